@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use stepvault_core::config::RunSettings;
 use stepvault_engine::memory::MemoryBudget;
-use stepvault_engine::placement::Placer;
+use stepvault_engine::placement::CurrentWriter;
 use stepvault_engine::upload::SharedDigests;
 use stepvault_local::clock;
 use tokio::sync::Notify;
@@ -36,9 +36,9 @@ impl Tasks {
         // Tasks share their timeouts; each remembers what it has read.
         let timed = with_timeouts(options);
         let open_run = |run: &RunSettings| {
-            let placer = Placer { writer: options.writer.clone(), launch_since: shared.started_at };
+            let current = CurrentWriter { writer: options.writer.clone(), launch_since: shared.started_at };
             let remotes = remotes_of(run, options, vault);
-            Arc::new(OpenRun::new(run.name.clone(), remotes, placer))
+            Arc::new(OpenRun::new(run.name.clone(), remotes, current))
         };
         let open_runs: Vec<Arc<OpenRun>> = options.runs.iter().map(open_run).collect();
         let budget = MemoryBudget::new(options.upload.memory_budget_bytes);

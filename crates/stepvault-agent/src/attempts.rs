@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use stepvault_core::Error;
 use stepvault_core::ids::{RunName, StepId};
 use stepvault_core::observe::{Observer, SilentObserver};
-use stepvault_engine::placement::{Determined, Outcome, Placer, determine_attempts, provisional_steps};
+use stepvault_engine::placement::{
+    CurrentWriter, Determined, Outcome, determine_attempts, provisional_steps,
+};
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_local::sealed::SealedStep;
 
@@ -22,14 +24,14 @@ use crate::shared::{Shared, VaultAccess};
 pub(crate) struct OpenRun {
     pub(crate) run: RunName,
     remotes: Vec<RunRemote>,
-    placer: Placer,
+    current: CurrentWriter,
     /// Number of times that no remote answered.
     outages: AtomicU64,
 }
 
 impl OpenRun {
-    pub(crate) fn new(run: RunName, remotes: Vec<RunRemote>, placer: Placer) -> Self {
-        Self { run, remotes, placer, outages: AtomicU64::new(0) }
+    pub(crate) fn new(run: RunName, remotes: Vec<RunRemote>, current: CurrentWriter) -> Self {
+        Self { run, remotes, current, outages: AtomicU64::new(0) }
     }
 
     /// Returns how often no remote answered: an upload worker that was connected before has to
@@ -96,7 +98,7 @@ impl OpenRun {
         // This type itself warns about unreachable remotes, once.
         let observer: Arc<dyn Observer> = Arc::new(SilentObserver);
         let remotes = self.timed_remotes();
-        determine_attempts(vault, &remotes, &self.run, &self.placer, &observer)
+        determine_attempts(vault, &remotes, &self.run, &self.current, &observer)
             .await
             .map_err(|error| (first, error))
     }

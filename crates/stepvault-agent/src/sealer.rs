@@ -13,8 +13,10 @@ use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::launches::{knows_launches, record_beginning};
-use stepvault_engine::push::{CheckpointToSeal, MetricsSource, Placed, seal_checkpoint};
+use stepvault_engine::placement::CurrentWriter;
+use stepvault_engine::push::{CheckpointToSeal, MetricsSource, SealOutcome, identify_and_seal};
 use stepvault_local::clock::SystemClock;
+use stepvault_local::seal_record::AttemptOrigin;
 use stepvault_local::tree::Checkpoint;
 use tokio::time::Instant;
 
@@ -280,7 +282,7 @@ impl Sealer {
                     break;
                 }
                 // A failure is recorded, and retried at a later scan.
-                let _ = self.seal(index, Some(&mut discovery), ready).await;
+                let _ = self.seal_and_record(index, Some(&mut discovery), ready).await;
             }
             self.report_unfinished(index, &discovery, &look.ready);
             self.record_unsealed(index, Some(&discovery), look.fault.as_ref());
@@ -341,7 +343,7 @@ impl Sealer {
     /// Retries announced steps that could not be sealed, while they are unchanged.
     async fn retry_announced(&mut self, index: usize) {
         for ready in self.runs[index].retries.due() {
-            if self.seal(index, None, &ready).await.is_ok() {
+            if self.seal_and_record(index, None, &ready).await.is_ok() {
                 self.runs[index].retries.forget(&ready.path);
             }
         }
@@ -413,17 +415,17 @@ impl Sealer {
     }
 
     /// Seals a step, and records the outcome: in `discovery` if an entry of a watched directory represents it.
-    async fn seal(
+    async fn seal_and_record(
         &mut self,
         index: usize,
         discovery: Option<&mut Discovery>,
         ready: &Ready,
-    ) -> Result<Placed> {
+    ) -> Result<SealOutcome> {
         let is_resaved = discovery.as_ref().is_some_and(|discovery| discovery.was_handled(ready));
-        let placed = self.seal_checkpoint(index, ready, is_resaved).await;
+        let placed = self.seal_in_own_task(index, ready, is_resaved).await;
         match &placed {
             Ok(placed) => {
-                if let Placed::Sealed { step, new: true, is_live_below_highest } = placed
+                if let SealOutcome::Sealed { step, new: true, is_live_below_highest } = placed
                     && !step.record().origin.unnumbered
                 {
                     self.runs[index].live_below_highest = is_live_below_highest.then(|| step.id().step);
@@ -472,7 +474,7 @@ impl Sealer {
         .await?;
         let placed = match ready {
             Ok(ready) => {
-                let placed = self.seal(index, discovery.as_mut(), &ready).await;
+                let placed = self.seal_and_record(index, discovery.as_mut(), &ready).await;
                 if placed.is_ok() {
                     self.runs[index].retries.forget(&ready.path);
                 }
@@ -483,16 +485,16 @@ impl Sealer {
         let result = placed.map(|placed| SealedFor {
             id: placed.summary().id,
             provisional: placed.is_provisional(),
-            newly_sealed: matches!(placed, Placed::Sealed { new: true, .. }),
+            newly_sealed: matches!(placed, SealOutcome::Sealed { new: true, .. }),
         });
         self.shared.announcements.settle(id, &result);
         Ok(discovery)
     }
 
     /// Notifies all interested tasks that a step is in the vault, or durable on every remote.
-    fn on_sealed(&self, index: usize, ready: &Ready, placed: &Placed) {
+    fn on_sealed(&self, index: usize, ready: &Ready, placed: &SealOutcome) {
         self.shared.reporter.resolved(&format!("seal {}", ready.path.display()));
-        if let Placed::Sealed { step, new, .. } = placed {
+        if let SealOutcome::Sealed { step, new, .. } = placed {
             if *new {
                 self.shared.reporter.status.sealed(self.runs[index].name(), step.id());
                 self.shared.signals.attempts.notify_one();
@@ -503,9 +505,9 @@ impl Sealer {
         }
     }
 
-    /// Runs in its own task, so that a panic over one checkpoint affects only that one.
+    /// Seals a step in a task of its own, so that a panic over one checkpoint affects only that one.
     /// `is_resaved` is true if an earlier state of it was sealed while this service was running.
-    async fn seal_checkpoint(&self, index: usize, ready: &Ready, is_resaved: bool) -> Result<Placed> {
+    async fn seal_in_own_task(&self, index: usize, ready: &Ready, is_resaved: bool) -> Result<SealOutcome> {
         let run = &self.runs[index];
         let was_there = |there: &BTreeSet<String>| there.contains(&ready.key);
         let has_appeared =
@@ -521,12 +523,18 @@ impl Sealer {
             tree: Some(Arc::clone(&ready.tree)),
             step: ready.step,
             attempt: self.shared.options.attempt,
-            writer: self.shared.options.writer_of(&run.served.settings),
-            launch_since: self.shared.started_at,
-            // A single round finds what was written before it: in the same launch, as far as the vault knows of no other.
-            in_launch: self.shared.options.lifecycle.once && !run.knows_launches || is_live,
-            not_before: is_live.then_some(self.shared.started_at),
-            live: is_live.then_some(LiveSave { after: run.live_below_highest }),
+            origin: AttemptOrigin {
+                // A single round finds what was written before it: in the same launch, as far as the vault knows of no
+                // other.
+                in_launch: self.shared.options.lifecycle.once && !run.knows_launches || is_live,
+                not_before: is_live.then_some(self.shared.started_at),
+                live: is_live.then_some(LiveSave { after: run.live_below_highest }),
+                ..AttemptOrigin::default()
+            },
+            current: CurrentWriter {
+                writer: self.shared.options.writer_of(&run.served.settings),
+                launch_since: self.shared.started_at,
+            },
             links_for_later: None,
             is_overwritten: false,
             metrics_source: MetricsSource::of(&run.served.settings),
@@ -538,7 +546,7 @@ impl Sealer {
             // Links that are sealed from stay until then.
             let _early = early;
             let _in_order = access.attempt_order.lock().await;
-            seal_checkpoint(&access.vault, &remotes, request, &observer).await
+            identify_and_seal(&access.vault, &remotes, request, &observer).await
         });
         match work.await {
             Ok(placed) => placed,

@@ -118,8 +118,7 @@ pub fn inspect(path: &Path, request: &InspectRequest<'_>, now: Timestamp) -> Res
             && only.rewritten
             && !says_newest(&only.path)
         {
-            let proof = "it is one file".to_owned();
-            only.complete = Completeness::Complete { proof };
+            only.complete = one_file();
         }
         return Ok(file.checked(request));
     };
@@ -162,6 +161,10 @@ fn areal_trial(path: &Path) -> Option<PathBuf> {
     (has_pair && !path.join("recover_info").is_dir()).then(|| candidate.to_owned())
 }
 
+fn one_file() -> Completeness {
+    Completeness::Complete { proof: "it is one file".to_owned(), quiet_rule: QuietRule::Always }
+}
+
 /// Returns the one file of a tree as a step, whatever its name is: it was asked for.
 fn file_as_step(tree: &Tree) -> Vec<FoundStep> {
     let file = tree.files().map(|(path, entry)| FoundStep {
@@ -170,8 +173,7 @@ fn file_as_step(tree: &Tree) -> Vec<FoundStep> {
         series: "file".to_owned(),
         step: None,
         rewritten: false,
-        complete: Completeness::Complete { proof: "it is one file".to_owned() },
-        quiet_rule: QuietRule::Always,
+        complete: one_file(),
         ranks: None,
         bytes: tree.file_size_bytes(path).unwrap_or_default(),
         files: 1,

@@ -12,6 +12,7 @@ use stepvault_local::seal_record::SealedFile;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::source::SourceFile;
 
+use crate::memory::Buffer;
 use crate::outage::{is_outage, outage};
 
 const SLICE_BYTES: usize = 256 << 10;
@@ -69,6 +70,23 @@ pub(crate) fn digest_range(
         position += length as u64;
     }
     Ok(hasher.finish())
+}
+
+/// Reads a range of an open file into memory, and hashes it meanwhile.
+pub(crate) fn read_and_digest(
+    source: &SourceFile,
+    offset: u64,
+    mut buffer: Buffer,
+    algorithm: DigestAlgorithm,
+) -> Result<(Buffer, PartDigest)> {
+    let mut hasher = PartHasher::new(algorithm);
+    // Blocks are small enough to be in the cache when they are hashed.
+    buffer.fill(|position, block| {
+        source.read_at(offset + position, block)?;
+        hasher.update(block);
+        Ok(())
+    })?;
+    Ok((buffer, hasher.finish()))
 }
 
 /// Compares the sealed files with the manifest, byte for byte; returns the differences.

@@ -201,7 +201,7 @@ impl EarlyStep {
     /// Checks that the links are a whole step: its save was over, nothing was written since, and the format of every
     /// file proves it whole. Returns the reason why they are not, or may not be.
     fn check(&self, extent: Extent) -> Result<(), String> {
-        if self.step.quiet_rule != QuietRule::Briefly {
+        if self.step.quiet_rule() != QuietRule::Briefly {
             return Err("nothing proved that its save was over".to_owned());
         }
         match self.links.is_unchanged(&self.members) {

@@ -7,8 +7,8 @@ mod run_uploads;
 use std::sync::Arc;
 use std::time::Duration;
 
-use run_uploads::Choice;
 pub(crate) use run_uploads::RunUploads;
+use run_uploads::{Choice, VAULT_PAUSE, read_backlog};
 use stepvault_core::digest::DigestAlgorithm;
 use stepvault_core::ids::{NodeName, RemoteName};
 use stepvault_core::{Error, ErrorKind, Result};
@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::agent_status::Trouble;
-use crate::pause::{AfterUpload, LONGEST, after_upload, sleep_until};
+use crate::pause::{AfterUpload, LONGEST, after_upload, earliest, sleep_until};
 use crate::report::StepOnRemote;
 use crate::shared::Shared;
 
@@ -85,6 +85,42 @@ impl UploadWorker {
         }
     }
 
+    /// Returns the next step: the runs take turns, and within each run the newest step that is not deferred goes first.
+    async fn choose(&mut self) -> Choice {
+        if self.shared.drain.is_urgent() {
+            return self.choose_urgently().await;
+        }
+        let patient = !self.shared.options.lifecycle.once && !self.shared.drain.stop.is_requested();
+        let mut later = None;
+        for offset in 0..self.runs.len() {
+            let index = (self.next_run + offset) % self.runs.len();
+            if self.runs[index].given_up {
+                continue;
+            }
+            self.find_lost_steps(index).await;
+            let run = &mut self.runs[index];
+            if patient {
+                later = earliest(later, Some(run.compares_at));
+            }
+            let Some(backlog) = read_backlog(run, &self.shared).await else {
+                later = earliest(later, Some(Instant::now() + VAULT_PAUSE));
+                continue;
+            };
+            match run.choose(index, &self.shared, backlog, patient) {
+                Choice::Upload(..) if run.pause.until().is_some() => {
+                    later = earliest(later, run.pause.until());
+                }
+                choice @ Choice::Upload(..) => {
+                    self.next_run = index + 1;
+                    return choice;
+                }
+                Choice::Later(until) => later = earliest(later, Some(until)),
+                Choice::Nothing => {}
+            }
+        }
+        Choice::later(later)
+    }
+
     /// Compares what the vault takes for durable with what the remote lists, when that is due. Steps that the remote has
     /// lost wait for their upload again.
     async fn find_lost_steps(&mut self, index: usize) {
@@ -139,6 +175,54 @@ impl UploadWorker {
         }
     }
 
+    /// Uploads the chosen step, and then the small ones at once if it was uploaded: the remote then answers, and holds
+    /// the archive that it must. What a small step costs is the time that its requests take one after the other.
+    async fn upload_with_small(&mut self, index: usize, chosen: &SealedStep, small: &[SealedStep]) {
+        let is_uploaded = self.upload_unless_preempted(index, chosen).await;
+        if !is_uploaded || small.is_empty() || self.shared.drain.is_urgent() {
+            return;
+        }
+        let run = &self.runs[index];
+        let is_waiting = run.pause.until().is_some() || run.tries.contains_key(&chosen.id());
+        let connection = &run.connection;
+        let Some(session) = connection.session.clone().filter(|_| !is_waiting && !connection.was_out) else {
+            return;
+        };
+        let uploads = small.iter().filter_map(|step| {
+            let here = run.on_remote(step.id());
+            let in_use = self.shared.vault.in_use.for_upload(&here.step())?;
+            self.shared.reporter.status.upload_began(&here);
+            let (session, all_in_use, stop) = (&session, &self.shared.vault.in_use, &self.shared.drain.stop);
+            let is_draining = self.is_draining;
+            Some(async move {
+                let in_vault = here.step();
+                let uploaded = tokio::select! {
+                    uploaded = session.upload(step) => Some(uploaded),
+                    () = all_in_use.is_given_up(&in_vault) => None,
+                    () = stop.wait(), if !is_draining => None,
+                };
+                drop(in_use);
+                (here, uploaded)
+            })
+        });
+        let uploaded = {
+            let _busy = self.shared.throughput.busy(run.remote.name());
+            futures::future::join_all(uploads).await
+        };
+        for (here, uploaded) in uploaded {
+            match uploaded {
+                // The whole remote failed: that is one failure, however many steps had to do with it.
+                Some(Err(_)) if self.runs[index].pause.until().is_some() => {
+                    self.shared.reporter.status.upload_stopped(&here);
+                }
+                Some(uploaded) => {
+                    self.ended(index, &here, uploaded.map_err(UploadFailure::from)).await;
+                }
+                None => self.shared.reporter.status.upload_stopped(&here),
+            }
+        }
+    }
+
     /// Uploads a step, and preempts it if time is short and another step has the better chance: then returns false. The
     /// journal keeps what was sent.
     async fn upload_unless_preempted(&mut self, index: usize, step: &SealedStep) -> bool {
@@ -153,7 +237,7 @@ impl UploadWorker {
         let narrowed = planner.clone().until_fewer_at_once(parts);
         let preempted = planner.until_preempted(here.run.clone(), here.id);
         let why = tokio::select! {
-            () = self.upload(index, step, parts.count) => None,
+            () = self.upload_and_record(index, step, parts.count) => None,
             () = told => None,
             () = narrowed => Some("upload continues with fewer parts at once, so that they are whole at the deadline"),
             () = preempted => Some("upload preempted by another step"),
@@ -168,7 +252,7 @@ impl UploadWorker {
         false
     }
 
-    async fn upload(&mut self, index: usize, step: &SealedStep, parts_at_once: usize) {
+    async fn upload_and_record(&mut self, index: usize, step: &SealedStep, parts_at_once: usize) {
         let id = step.id();
         let here = self.runs[index].on_remote(id);
         let Some(in_use) = self.shared.vault.in_use.for_upload(&here.step()) else {

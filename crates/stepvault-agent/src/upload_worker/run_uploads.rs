@@ -1,4 +1,5 @@
-//! The uploads of one run to one remote, and the choice of the next step to upload.
+//! The uploads of one run to one remote, and the choice of its next step. There is no stored queue: a step waits if the vault
+//! has it and the remote lacks it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,7 +21,6 @@ use stepvault_local::sealed::SealedStep;
 use tokio::time::{Duration, Instant};
 
 use super::missing_parts::MissingParts;
-use super::{UploadFailure, UploadWorker};
 use crate::attempts::OpenRun;
 use crate::backlog::Backlog;
 use crate::drain::Telling;
@@ -149,13 +149,11 @@ impl RunUploads {
     }
 }
 
-// Finds waiting steps that retention would remove as soon as they reached the remote.
-
 /// Returns the steps among `waiting` that the remote's rules would not keep, with the cause.
 ///
 /// The decision assumes that the remote holds everything that the vault holds. The remote actually holds more, and then
 /// every rule selects at most fewer of these steps, so a step that would be kept is never deferred.
-pub(super) fn retention_would_drop(
+fn retention_would_drop(
     tier: &Tier,
     keep: &KeepRules,
     sealed: &[SealedStep],
@@ -200,8 +198,6 @@ pub(super) fn retention_would_drop(
         .collect()
 }
 
-// Chooses the next step. There is no stored queue: a step waits if the vault has it and the remote lacks it.
-
 /// Pause before an unreadable vault is scanned again.
 pub(super) const VAULT_PAUSE: Duration = Duration::from_secs(5);
 
@@ -223,44 +219,6 @@ impl Choice {
 
     pub(super) fn later(time: Option<Instant>) -> Self {
         time.map_or(Self::Nothing, Self::Later)
-    }
-}
-
-impl UploadWorker {
-    /// Returns the next step: the runs take turns, and within each run the newest step that is not deferred goes first.
-    pub(super) async fn choose(&mut self) -> Choice {
-        if self.shared.drain.is_urgent() {
-            return self.choose_urgently().await;
-        }
-        let patient = !self.shared.options.lifecycle.once && !self.shared.drain.stop.is_requested();
-        let mut later = None;
-        for offset in 0..self.runs.len() {
-            let index = (self.next_run + offset) % self.runs.len();
-            if self.runs[index].given_up {
-                continue;
-            }
-            self.find_lost_steps(index).await;
-            let run = &mut self.runs[index];
-            if patient {
-                later = earliest(later, Some(run.compares_at));
-            }
-            let Some(backlog) = read_backlog(run, &self.shared).await else {
-                later = earliest(later, Some(Instant::now() + VAULT_PAUSE));
-                continue;
-            };
-            match run.choose(index, &self.shared, backlog, patient) {
-                Choice::Upload(..) if run.pause.until().is_some() => {
-                    later = earliest(later, run.pause.until());
-                }
-                choice @ Choice::Upload(..) => {
-                    self.next_run = index + 1;
-                    return choice;
-                }
-                Choice::Later(until) => later = earliest(later, Some(until)),
-                Choice::Nothing => {}
-            }
-        }
-        Choice::later(later)
     }
 }
 
@@ -299,8 +257,14 @@ impl RunUploads {
         due
     }
 
-    /// `patient` if other nodes' parts are worth waiting for.
-    fn choose(&mut self, index: usize, shared: &Shared, backlog: Backlog, patient: bool) -> Choice {
+    /// Returns the next step of this run; `patient` if other nodes' parts are worth waiting for.
+    pub(super) fn choose(
+        &mut self,
+        index: usize,
+        shared: &Shared,
+        backlog: Backlog,
+        patient: bool,
+    ) -> Choice {
         let (mut waiting, deferred) = self.waiting(shared, &backlog);
         let sealed = backlog.sealed;
         let mut later = None;
@@ -336,15 +300,13 @@ impl RunUploads {
     }
 }
 
-// Uploads several small steps at once: what such a step costs is the time that its requests take one after the other.
-
 /// Maximum number of small steps that are uploaded at once, after the one that was chosen.
 const MOST_STEPS: usize = 15;
 /// Maximum number of bytes of all of them: they are not interrupted for a newer step.
 const MOST_BYTES: u64 = 8 << 20;
 
 /// Returns the next of the `waiting` steps that can follow the chosen one at once. There are none after a large step.
-pub(super) fn small_steps<'a>(
+fn small_steps<'a>(
     chosen: &SealedStep,
     waiting: impl Iterator<Item = &'a StepId>,
     sealed: &[SealedStep],
@@ -356,59 +318,4 @@ pub(super) fn small_steps<'a>(
         room.is_some()
     });
     fitting.take(MOST_STEPS).cloned().collect()
-}
-
-impl UploadWorker {
-    /// Uploads the chosen step, and then the small ones at once if it was uploaded: the remote then answers, and holds
-    /// the archive that it must.
-    pub(super) async fn upload_with_small(
-        &mut self,
-        index: usize,
-        chosen: &SealedStep,
-        small: &[SealedStep],
-    ) {
-        let is_uploaded = self.upload_unless_preempted(index, chosen).await;
-        if !is_uploaded || small.is_empty() || self.shared.drain.is_urgent() {
-            return;
-        }
-        let run = &self.runs[index];
-        let is_waiting = run.pause.until().is_some() || run.tries.contains_key(&chosen.id());
-        let connection = &run.connection;
-        let Some(session) = connection.session.clone().filter(|_| !is_waiting && !connection.was_out) else {
-            return;
-        };
-        let uploads = small.iter().filter_map(|step| {
-            let here = run.on_remote(step.id());
-            let in_use = self.shared.vault.in_use.for_upload(&here.step())?;
-            self.shared.reporter.status.upload_began(&here);
-            let (session, all_in_use, stop) = (&session, &self.shared.vault.in_use, &self.shared.drain.stop);
-            let is_draining = self.is_draining;
-            Some(async move {
-                let in_vault = here.step();
-                let uploaded = tokio::select! {
-                    uploaded = session.upload(step) => Some(uploaded),
-                    () = all_in_use.is_given_up(&in_vault) => None,
-                    () = stop.wait(), if !is_draining => None,
-                };
-                drop(in_use);
-                (here, uploaded)
-            })
-        });
-        let uploaded = {
-            let _busy = self.shared.throughput.busy(run.remote.name());
-            futures::future::join_all(uploads).await
-        };
-        for (here, uploaded) in uploaded {
-            match uploaded {
-                // The whole remote failed: that is one failure, however many steps had to do with it.
-                Some(Err(_)) if self.runs[index].pause.until().is_some() => {
-                    self.shared.reporter.status.upload_stopped(&here);
-                }
-                Some(uploaded) => {
-                    self.ended(index, &here, uploaded.map_err(UploadFailure::from)).await;
-                }
-                None => self.shared.reporter.status.upload_stopped(&here),
-            }
-        }
-    }
 }

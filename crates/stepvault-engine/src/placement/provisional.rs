@@ -14,9 +14,9 @@ use stepvault_local::seal_record::AttemptState;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 
+use super::remarks::{left_alone, remarks};
 use super::{
-    KnownSteps, PlacementQuery, Placer, ScannedCheckpoint, ask_remotes, held_by_all, is_overwritten,
-    known_in_vault, remarks,
+    CurrentWriter, KnownSteps, PlacementQuery, ScannedCheckpoint, ask_remotes, held_by_all, known_in_vault,
 };
 use crate::blocking::{blocking, sealed_steps};
 use crate::launches::remembered_attempt;
@@ -63,7 +63,7 @@ pub async fn provisional_steps(vault: &Vault, run: &RunName) -> Result<Vec<Seale
 }
 
 /// Returns the earliest time at which a step can have been written.
-pub(crate) fn written_at(step: &SealedStep) -> Timestamp {
+pub(super) fn written_at(step: &SealedStep) -> Timestamp {
     let record = step.record();
     record.attempt.not_before.map_or(record.written_at, |time| time.max(record.written_at))
 }
@@ -78,7 +78,7 @@ pub async fn determine_attempts(
     vault: &Vault,
     remotes: &[RunRemote],
     run: &RunName,
-    placer: &Placer,
+    current: &CurrentWriter,
     observer: &Arc<dyn Observer>,
 ) -> Result<Vec<Determined>> {
     for remote in remotes {
@@ -87,7 +87,7 @@ pub async fn determine_attempts(
             tracing::debug!(%error, "cannot prepare the remote");
         }
     }
-    let mut determination = Determination { vault, remotes, placer, observer, former_ids: BTreeMap::new() };
+    let mut determination = Determination { vault, remotes, current, observer, former_ids: BTreeMap::new() };
     let mut determined = Vec::new();
     // Each iteration leaves one fewer: a determined step is no longer provisional, or no longer exists.
     while let Some(step) = provisional_steps(vault, run).await?.into_iter().next() {
@@ -116,7 +116,7 @@ fn report(before: StepId, outcome: &Outcome, remarks: &[String], observer: &Arc<
 struct Determination<'a> {
     vault: &'a Vault,
     remotes: &'a [RunRemote],
-    placer: &'a Placer,
+    current: &'a CurrentWriter,
     observer: &'a Arc<dyn Observer>,
     /// The identities that renamed steps had before.
     former_ids: BTreeMap<StepId, StepId>,
@@ -151,15 +151,16 @@ impl Determination<'_> {
             vault,
             run: &record.run,
             remotes: self.remotes,
-            placer: self.placer,
+            current: self.current,
             checkpoint: &checkpoint,
             writer: &writer,
             attempt: None,
             origin: &record.attempt,
-            is_overwritten: is_overwritten(&checkpoint, &settled),
-            provisional: Vec::new(),
+            sealed: &settled,
+            is_in_order: true,
+            observer: self.observer,
         };
-        let decision = query.decide(&known.steps, true).await?;
+        let decision = query.decide_finally(&known.steps).await?;
         let outcome = match decision.placement {
             Placement::Known(id)
                 if settled_as(&sealed, step, id) || self.others_hold(step, id, &checkpoint).await? =>
@@ -288,22 +289,6 @@ async fn place(vault: &Vault, step: &SealedStep, id: StepId, decision: &Decision
 async fn discard(vault: &Vault, step: &SealedStep) -> Result<()> {
     let (vault, run, id) = (vault.clone(), step.run().clone(), step.id());
     blocking(move || vault.evict(&run, id)).await.map(drop)
-}
-
-/// Returns why a checkpoint is not stored beside a step, in words.
-pub(crate) fn left_alone(id: StepId, why: LeftAlone) -> String {
-    match why {
-        LeftAlone::Removed => format!("{id} was removed by retention or belongs to another launch"),
-        LeftAlone::LostFiles => {
-            format!("files of it were added or changed since {id} was sealed, and others of {id} are gone")
-        }
-        LeftAlone::OneOfSeveral => {
-            format!(
-                "files of it were added or changed since {id} was sealed, which several nodes have written"
-            )
-        }
-        LeftAlone::Taken => format!("{id} has, or had, different files"),
-    }
 }
 
 /// Makes the attempt of a step provisional again after an upload found it taken. Returns `false` if the attempt stays,

@@ -1,6 +1,7 @@
 //! Seals a finished checkpoint and uploads it to every remote.
 
-mod rewritten;
+mod metrics;
+mod number;
 mod seal;
 
 use std::collections::BTreeSet;
@@ -9,7 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-pub use seal::{CheckpointToSeal, MetricsSource, Placed, StepSummary, checkpoint_at, seal_checkpoint};
+pub use metrics::MetricsSource;
+pub use seal::{CheckpointToSeal, SealOutcome, StepSummary, checkpoint_at, identify_and_seal};
 use serde::{Deserialize, Serialize};
 use stepvault_core::config::LinkPolicy;
 use stepvault_core::ids::{RemoteName, RunName, Step, StepId};
@@ -30,7 +32,7 @@ use crate::blocking::{blocking, sealed_steps};
 use crate::inspect::{InspectRequest, InspectedStep, inspect};
 use crate::memory::MemoryBudget;
 use crate::notes::{read_list, write_list};
-use crate::placement::{Outcome, Placer, determine_attempts, make_provisional_again};
+use crate::placement::{CurrentWriter, Outcome, determine_attempts, make_provisional_again};
 use crate::seen_checkpoints::seen_ids;
 use crate::tier::catalog::{committed_ids, read_commit};
 use crate::tier::run_remote::RunRemote;
@@ -91,19 +93,19 @@ pub async fn push(
     observer: &Arc<dyn Observer>,
 ) -> Result<PushReport> {
     let source = request.checkpoint.source.clone();
-    let placer = Placer { writer: request.writer.clone(), launch_since: request.launch_since };
+    let current = request.current.clone();
     let is_overwritten = request.is_overwritten;
     give_up_changed(vault, &request.run, remotes, observer).await?;
-    let mut outcome = Box::pin(seal_checkpoint(vault, remotes, request, observer)).await?;
-    let newly_sealed = matches!(outcome, Placed::Sealed { new: true, .. });
+    let mut outcome = Box::pin(identify_and_seal(vault, remotes, request, observer)).await?;
+    let newly_sealed = matches!(outcome, SealOutcome::Sealed { new: true, .. });
     let outcomes = match &mut outcome {
-        Placed::Sealed { step, .. } => {
-            let mut uploading = Uploading { vault, remotes, placer: &placer, budget, patience, observer };
-            uploading.upload(step).await?
+        SealOutcome::Sealed { step, .. } => {
+            let mut uploading = Uploading { vault, remotes, current: &current, budget, patience, observer };
+            uploading.determine_and_upload(step).await?
         }
-        Placed::DurableEverywhere(step) => prove_everywhere(remotes, step.id, observer).await,
+        SealOutcome::DurableEverywhere(step) => prove_everywhere(remotes, step.id, observer).await,
     };
-    match steps_of_others(vault, remotes, &placer.writer).await {
+    match steps_of_others(vault, remotes, &current.writer).await {
         Ok(warnings) => {
             for message in &warnings {
                 observer.warn(message);
@@ -113,7 +115,7 @@ pub async fn push(
         Err(error) => tracing::debug!(%error, "cannot determine whether another job writes the run"),
     }
     let StepSummary { id, name, file_count, data_bytes } = outcome.summary();
-    if let Placed::Sealed { step, .. } = &outcome {
+    if let SealOutcome::Sealed { step, .. } = &outcome {
         drop_borrowed(vault, step, is_overwritten, &outcomes, observer).await;
     }
     Ok(PushReport {
@@ -195,7 +197,7 @@ async fn drop_borrowed(
 struct Uploading<'a> {
     vault: &'a Vault,
     remotes: &'a [RunRemote],
-    placer: &'a Placer,
+    current: &'a CurrentWriter,
     budget: &'a MemoryBudget,
     patience: Duration,
     observer: &'a Arc<dyn Observer>,
@@ -204,7 +206,7 @@ struct Uploading<'a> {
 impl Uploading<'_> {
     /// Determines the step's attempt if it is provisional, uploads the step, and repeats both if its attempt turns out
     /// to be taken. `step` holds the final identity afterwards.
-    async fn upload(&mut self, step: &mut SealedStep) -> Result<Vec<RemoteOutcome>> {
+    async fn determine_and_upload(&mut self, step: &mut SealedStep) -> Result<Vec<RemoteOutcome>> {
         loop {
             if step.record().is_provisional()
                 && let Err(error) = self.determine(step).await?
@@ -236,7 +238,7 @@ impl Uploading<'_> {
         let patience = remotes.iter().map(|remote| remote.settings.retry_deadline_seconds).max();
         let give_up = Instant::now() + Duration::from_secs(patience.unwrap_or(0));
         let determined = loop {
-            match determine_attempts(vault, remotes, &run, self.placer, self.observer).await {
+            match determine_attempts(vault, remotes, &run, self.current, self.observer).await {
                 Ok(determined) => break determined,
                 // The upload would wait for a remote that goes away later for as long.
                 Err(error) if error.is_transient() && Instant::now() < give_up => {

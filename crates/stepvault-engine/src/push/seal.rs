@@ -1,39 +1,38 @@
 //! Determines the identity of a checkpoint and seals it under that identity.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stepvault_core::config::{LinkPolicy, RunSettings};
+use stepvault_core::config::LinkPolicy;
 use stepvault_core::digest::DigestAlgorithm;
 use stepvault_core::ids::{Attempt, RunName, Step, StepId};
 use stepvault_core::keys::check_step_name;
-use stepvault_core::nodes::Writer;
 use stepvault_core::observe::{Observer, Operation, OperationKind, Tier};
 use stepvault_core::path::RelativePath;
-use stepvault_core::placement::{Content, Decision, KnownStep, LeftAlone, LiveSave, Placement};
-use stepvault_core::timestamp::Timestamp;
+use stepvault_core::placement::{Decision, KnownStep, LeftAlone, Placement};
 use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_formats::find::LONGEST_SAVE_SECONDS;
 use stepvault_formats::not_checkpoint::may_hold_state;
 use stepvault_formats::step_name;
-use stepvault_local::durable::read_bounded;
 use stepvault_local::seal::{SealRequest, Sealed, seal};
 use stepvault_local::seal_record::{AttemptOrigin, AttemptState};
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::tree::{Checkpoint, Tree};
 use stepvault_local::vault::Vault;
 
-use super::rewritten::StepNumber;
+use super::metrics::{MetricsSource, read_metrics};
+use super::number::StepNumber;
 use crate::blocking::{blocking, sealed_steps};
 use crate::digest_choice::choose;
 use crate::launches::recorded_beginning;
 use crate::observed::ObservedOperation;
 use crate::outage::is_outage;
 use crate::placement::{
-    KnownSteps, PlacementQuery, Placer, ScannedCheckpoint, ask_remotes, determine_attempts, is_overwritten,
-    known_in_vault, left_alone, provisional_steps, report, taken, written_at,
+    CurrentWriter, KnownSteps, PlacementQuery, ScannedCheckpoint, determine_attempts, refused, report,
 };
 use crate::seen_checkpoints::{CheckpointIdentity, Resumptions, record_checkpoint, seen_checkpoint};
+use crate::tier::catalog::read_commit;
 use crate::tier::run_remote::RunRemote;
 use stepvault_remote::store::ArchivePlace;
 
@@ -50,16 +49,11 @@ pub struct CheckpointToSeal {
     pub step: Option<Step>,
     /// Its attempt; `None` to determine it.
     pub attempt: Option<Attempt>,
+    /// What is known of its attempt before that: whether it belongs to the launch of its writer, although it may be older, and
+    /// whether it appeared, or all of it was written anew, while an agent was running.
+    pub origin: AttemptOrigin,
     /// The writer of the step.
-    pub writer: Writer,
-    /// The time, by this node's clock, since which this node has been part of the writer's launch.
-    pub launch_since: Timestamp,
-    /// Whether the checkpoint is known to belong to that launch; otherwise one older than the launch does not.
-    pub in_launch: bool,
-    /// It appeared after this time of this node's clock, whatever the times of its files are.
-    pub not_before: Option<Timestamp>,
-    /// Set if it appeared, or all of it was written anew, while an agent was running.
-    pub live: Option<LiveSave>,
+    pub current: CurrentWriter,
     /// How its files may be linked or copied if no remote answers, and the step will be uploaded later; `None` for the same
     /// way.
     pub links_for_later: Option<LinkPolicy>,
@@ -85,9 +79,9 @@ pub fn checkpoint_at(source: &Path) -> Result<Checkpoint> {
     Ok(Checkpoint::of_path(source, name))
 }
 
-/// A checkpoint with its identity.
+/// The outcome of sealing a checkpoint.
 #[derive(Debug)]
-pub enum Placed {
+pub enum SealOutcome {
     /// It is in the vault.
     Sealed {
         /// The step.
@@ -114,7 +108,7 @@ pub struct StepSummary {
     pub data_bytes: u64,
 }
 
-impl Placed {
+impl SealOutcome {
     /// Whether the attempt may still change because no remote has answered.
     pub fn is_provisional(&self) -> bool {
         matches!(self, Self::Sealed { step, .. } if step.record().is_provisional())
@@ -135,10 +129,6 @@ impl Placed {
 }
 
 impl CheckpointToSeal {
-    fn placer(&self) -> Placer {
-        Placer { writer: self.writer.clone(), launch_since: self.launch_since }
-    }
-
     /// Returns its number, unless only its content can tell it.
     fn named_step(&self) -> Result<Option<Step>> {
         match self.step {
@@ -173,45 +163,30 @@ pub(super) struct Sealing<'a> {
 /// [`ErrorKind::Refused`] for an old checkpoint whose identity is taken or that retention removed, and for files of two
 /// starts of a job of several nodes;
 /// [`ErrorKind::Conflict`] when an attempt was given and holds different files at that step.
-pub async fn seal_checkpoint(
+pub async fn identify_and_seal(
     vault: &Vault,
     remotes: &[RunRemote],
     mut request: CheckpointToSeal,
     observer: &Arc<dyn Observer>,
-) -> Result<Placed> {
+) -> Result<SealOutcome> {
     request.checkpoint.source = absolute(&request.checkpoint.source)?;
     let named = request.named_step()?;
-    let tree = tree_of(&mut request).await?;
-    begin_remotes(vault, remotes, observer).await;
-    let is_in_order = determine_earlier(vault, remotes, &request, observer).await?;
-    let sealed = sealed_steps(vault, &request.run).await?.steps;
-    let identity = CheckpointIdentity::of_tree(&tree);
-    let mut sealing = Sealing { vault, remotes, observer, request, tree, sealed, is_in_order };
-    let StepNumber { step, unnumbered } = sealing.number(named, &identity).await?;
+    let mut sealing = Sealing::begin(vault, remotes, request, observer).await?;
+    let identity = CheckpointIdentity::of_tree(&sealing.tree);
+    let StepNumber { step, unnumbered } = match named {
+        Some(step) => StepNumber { step, unnumbered: false },
+        None => sealing.number(&identity).await?,
+    };
     sealing.request.checkpoint.origin.unnumbered = unnumbered;
+    if !sealing.has_kinds_of_newest() {
+        sealing.request.origin.live = None;
+    }
     let request = &sealing.request;
     let seen = seen_checkpoint(vault, &request.run, step, &identity).await?;
     let proven = seen.filter(|seen| seen.is_proven).map(|seen| seen.id);
     let scanned = sealing.scanned(step, proven);
-    let known = sealing.known_steps(&scanned, seen.map(|seen| seen.id)).await?;
-    let origin = AttemptOrigin {
-        not_before: request.not_before,
-        in_launch: request.in_launch,
-        live: request.live.filter(|_| sealing.has_kinds_of_newest()),
-        ..AttemptOrigin::default()
-    };
-    let query = PlacementQuery {
-        vault,
-        run: &request.run,
-        remotes,
-        placer: &request.placer(),
-        checkpoint: &scanned,
-        writer: &request.writer,
-        attempt: request.attempt,
-        origin: &origin,
-        is_overwritten: is_overwritten(&scanned, &sealing.sealed),
-        provisional: provisional_attempts(&sealing.sealed),
-    };
+    let query = sealing.query(&scanned);
+    let known = query.known_steps(seen.map(|seen| seen.id)).await?;
     let Identified { decision, state, copied } = sealing.identify(&query, &known).await?;
     let id = match decision.placement {
         Placement::Known(id) => {
@@ -225,7 +200,7 @@ pub async fn seal_checkpoint(
             }
             if !known.missing_somewhere || copied.is_some() {
                 sealing.record_sealed(id, identity).await;
-                return Ok(Placed::DurableEverywhere(sealing.summary(id)));
+                return Ok(SealOutcome::DurableEverywhere(sealing.summary(id)));
             }
             id
         }
@@ -236,24 +211,43 @@ pub async fn seal_checkpoint(
         Placement::Left(id, why) => return Err(refused(&request.checkpoint.source, id, why)),
     };
     report(&decision, observer);
-    let is_live = origin.live.is_some();
-    let origin = AttemptOrigin { state, ..origin };
+    let origin = AttemptOrigin { state, ..request.origin.clone() };
     let digest = match request.digest {
         Some(given) => given,
         // Those that did not answer a moment ago are not waited for again.
         None => choose(&sealing.sealed, if known.answered { remotes } else { &[] }).await?,
     };
-    let sealed = sealing.seal_as(id, origin, &decision, digest).await?;
+    let sealed = sealing.seal_observed(id, origin, &decision, digest).await?;
     if !sealed.step.record().is_provisional() {
         // The links of the vault have changed its inodes.
         let identity = CheckpointIdentity::of_tree(&sealed.source);
         sealing.record_sealed(id, identity).await;
     }
-    Ok(Placed::Sealed {
+    Ok(SealOutcome::Sealed {
         step: Box::new(sealed.step),
         new: true,
-        is_live_below_highest: is_live && decision.is_below_highest && !decision.amends,
+        is_live_below_highest: request.origin.live.is_some() && decision.is_below_highest && !decision.amends,
     })
+}
+
+impl<'a> Sealing<'a> {
+    /// Lists the checkpoint and the steps in the vault, prepares the remotes, and determines earlier provisional steps.
+    async fn begin(
+        vault: &'a Vault,
+        remotes: &'a [RunRemote],
+        mut request: CheckpointToSeal,
+        observer: &'a Arc<dyn Observer>,
+    ) -> Result<Self> {
+        let tree = tree_of(&mut request).await?;
+        begin_remotes(vault, remotes, observer).await;
+        let mut sealed = sealed_steps(vault, &request.run).await?.steps;
+        let mut is_in_order = true;
+        if !remotes.is_empty() && sealed.iter().any(|step| step.record().is_provisional()) {
+            is_in_order = determine_earlier(vault, remotes, &request, observer).await?;
+            sealed = sealed_steps(vault, &request.run).await?.steps;
+        }
+        Ok(Self { vault, remotes, observer, request, tree, sealed, is_in_order })
+    }
 }
 
 /// Returns the files of a checkpoint: as they were judged, or as they are now.
@@ -271,6 +265,31 @@ async fn tree_of(request: &mut CheckpointToSeal) -> Result<Arc<Tree>> {
     Ok(tree)
 }
 
+/// Prepares each remote, and warns of those that cannot be.
+async fn begin_remotes(vault: &Vault, remotes: &[RunRemote], observer: &Arc<dyn Observer>) {
+    for remote in remotes {
+        // The same fault would also fail queries and uploads, so it is reported here.
+        if let Err(error) = remote.begin(vault, ArchivePlace::Anywhere).await {
+            observer.warn(format!("{}: cannot prepare the remote: {error}", remote.name()));
+        }
+    }
+}
+
+/// Determines the attempts of the run's provisional steps. Returns `false` if that is not possible now: a later step is
+/// then provisional too, even if a remote answers a moment later.
+async fn determine_earlier(
+    vault: &Vault,
+    remotes: &[RunRemote],
+    request: &CheckpointToSeal,
+    observer: &Arc<dyn Observer>,
+) -> Result<bool> {
+    match determine_attempts(vault, remotes, &request.run, &request.current, observer).await {
+        Ok(_) => Ok(true),
+        Err(error) if is_outage(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// The identity of a checkpoint.
 struct Identified {
     decision: Decision,
@@ -286,6 +305,24 @@ impl Sealing<'_> {
         ScannedCheckpoint::new(&self.request.checkpoint, step, Arc::clone(&self.tree), proven)
     }
 
+    /// Returns the question which step the checkpoint is.
+    pub(super) fn query<'b>(&'b self, checkpoint: &'b ScannedCheckpoint) -> PlacementQuery<'b> {
+        let request = &self.request;
+        PlacementQuery {
+            vault: self.vault,
+            run: &request.run,
+            remotes: self.remotes,
+            current: &request.current,
+            checkpoint,
+            writer: &request.current.writer,
+            attempt: request.attempt,
+            origin: &request.origin,
+            sealed: &self.sealed,
+            is_in_order: self.is_in_order,
+            observer: self.observer,
+        }
+    }
+
     fn summary(&self, id: StepId) -> StepSummary {
         StepSummary {
             id,
@@ -296,7 +333,7 @@ impl Sealing<'_> {
     }
 
     async fn identify(&self, query: &PlacementQuery<'_>, known: &KnownSteps) -> Result<Identified> {
-        let (mut decision, state) = decide(query, known, &self.sealed).await?;
+        let (mut decision, state) = query.decide(known).await?;
         let origin = &self.request.checkpoint.origin;
         // Two files of an unknown trainer that have one number may be two halves of a step.
         let may_be_copy = origin.rewritten || origin.profile.is_some();
@@ -311,12 +348,57 @@ impl Sealing<'_> {
         Ok(Identified { decision, state, copied })
     }
 
+    /// Returns the step of another name that has the number of a checkpoint which `decision` makes another revision of it,
+    /// or leaves alone, only because of that: the trainer saved one state under both names, one right after the other, as
+    /// where one callback keeps the best and another every epoch. `None` if an attempt begins, or the number is that of an
+    /// earlier content of the same path.
+    ///
+    /// # Errors
+    /// When the vault cannot be read.
+    async fn copied_step(&self, known: &[KnownStep], decision: &Decision) -> Result<Option<StepId>> {
+        let is_taken = |entry: &&KnownStep| match decision.placement {
+            Placement::New(id) => !decision.amends && entry.id.is_revision_of(id),
+            Placement::Left(id, LeftAlone::Removed | LeftAlone::LostFiles) => entry.id == id,
+            _ => false,
+        };
+        let numbered = known.iter().filter(|entry| !entry.unnumbered);
+        let taken = numbered.filter(is_taken).max_by_key(|entry| entry.id);
+        let Some((taken, taken_at)) = taken.and_then(|entry| Some((entry.id, entry.written_at?))) else {
+            return Ok(None);
+        };
+        let written_at = self.tree.newest_mtime();
+        let resumptions = Resumptions::open(self.vault, &self.request.run).await?;
+        let resumed = resumptions.before(written_at).map(|resumed| resumed.since);
+        if decision.began.is_some()
+            || resumed.is_some_and(|since| taken_at < since)
+            || written_at.seconds_since(taken_at) > LONGEST_SAVE_SECONDS
+        {
+            return Ok(None);
+        }
+        let name = &self.request.checkpoint.name;
+        let other = self.name_of(taken).await.is_some_and(|other| other != *name);
+        Ok(other.then_some(taken))
+    }
+
+    /// Returns the name of a step; `None` if no tier that answers has it.
+    pub(super) async fn name_of(&self, id: StepId) -> Option<String> {
+        if let Some(step) = self.sealed.iter().find(|step| step.id() == id) {
+            return Some(step.name().to_owned());
+        }
+        for remote in self.remotes {
+            if let Ok(commit) = read_commit(remote, id).await {
+                return Some(commit.name);
+            }
+        }
+        None
+    }
+
     /// Returns a step that is sealed already. The process that sealed it may have been killed before it recorded it.
-    async fn found_sealed(&self, step: SealedStep, identity: CheckpointIdentity) -> Placed {
+    async fn found_sealed(&self, step: SealedStep, identity: CheckpointIdentity) -> SealOutcome {
         if !step.record().is_provisional() {
             self.record_sealed(step.id(), identity).await;
         }
-        Placed::Sealed { step: Box::new(step), new: false, is_live_below_highest: false }
+        SealOutcome::Sealed { step: Box::new(step), new: false, is_live_below_highest: false }
     }
 
     /// Whether a checkpoint has the kinds of files that the newest sealed step has, by their extensions. An averaged or
@@ -332,42 +414,6 @@ impl Sealing<'_> {
         let newest = self.sealed.iter().max_by_key(|step| step.id());
         let mut wanted = newest.into_iter().flat_map(|step| &step.record().files);
         wanted.all(|file| kind(&file.path).is_none_or(|kind| kinds.contains(&kind)))
-    }
-
-    /// Collects the steps that the remotes and the vault know, and the one as which the checkpoint was `seen` before. The
-    /// remotes are only asked if earlier steps are in order.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Refused`] when the checkpoint was sealed before and retention has removed it.
-    pub(super) async fn known_steps(
-        &self,
-        scanned: &ScannedCheckpoint,
-        seen: Option<StepId>,
-    ) -> Result<KnownSteps> {
-        let writer = &self.request.writer;
-        let mut known = if self.is_in_order {
-            ask_remotes(self.remotes, scanned, writer, self.observer).await
-        } else {
-            KnownSteps { missing_somewhere: true, ..KnownSteps::default() }
-        };
-        known.add(known_in_vault(&self.sealed, scanned, writer).await?);
-        if self.request.attempt.is_some() || known.has_content(scanned.step) {
-            return Ok(known);
-        }
-        let Some(seen) = seen else {
-            return Ok(known);
-        };
-        if known.is_removed(seen) {
-            return Err(refused(&scanned.checkpoint.source, seen, LeftAlone::Removed));
-        }
-        if !known.steps.iter().any(|entry| entry.id == seen) {
-            // It never became durable, or no remote answers.
-            known.add(vec![KnownStep {
-                written_at: Some(self.tree.newest_mtime()),
-                ..taken(seen, Content::Same)
-            }]);
-        }
-        Ok(known)
     }
 
     /// Records a sealed step for the time after retention has removed it. A failure does not fail the seal.
@@ -393,16 +439,16 @@ impl Sealing<'_> {
             return Ok(());
         };
         let named = step_of(&request.checkpoint.name).ok();
-        if !request.writer.place.nodes().is_several() || named != Some(step) {
+        if !request.current.writer.place.nodes().is_several() || named != Some(step) {
             return Ok(());
         }
         // The agent may have started later than its launch, in the middle of a save.
-        let recorded = match &request.writer.launch {
+        let recorded = match &request.current.writer.launch {
             Some(launch) => recorded_beginning(self.vault, &request.run, launch).await?,
             None => None,
         };
-        let launch_since =
-            recorded.map_or(request.launch_since, |recorded| recorded.min(request.launch_since));
+        let launch_since = recorded
+            .map_or(request.current.launch_since, |recorded| recorded.min(request.current.launch_since));
         let restored = Resumptions::open(self.vault, &request.run).await?.before(newest);
         let began = restored.map_or(launch_since, |restored| restored.since.max(launch_since));
         if oldest >= began || newest < began {
@@ -419,7 +465,7 @@ impl Sealing<'_> {
 
     /// Seals the checkpoint under this identity and reports it to the observer. What it has lost of the step that it
     /// completes is taken from the vault.
-    async fn seal_as(
+    async fn seal_observed(
         &self,
         id: StepId,
         attempt: AttemptOrigin,
@@ -443,7 +489,7 @@ impl Sealing<'_> {
             run: self.request.run.clone(),
             id,
             attempt,
-            writer: self.request.writer.clone(),
+            writer: self.request.current.writer.clone(),
             checkpoint: self.request.checkpoint.clone(),
             digest,
             // The seal has to match the tree that was placed.
@@ -484,88 +530,6 @@ impl Sealing<'_> {
     }
 }
 
-/// Returns when each provisional step was written, and its attempt for now.
-fn provisional_attempts(sealed: &[SealedStep]) -> Vec<(Timestamp, Attempt)> {
-    let provisional = sealed.iter().filter(|step| step.record().is_provisional());
-    provisional.map(|step| (written_at(step), step.id().attempt)).collect()
-}
-
-/// Prepares each remote, and warns of those that cannot be.
-async fn begin_remotes(vault: &Vault, remotes: &[RunRemote], observer: &Arc<dyn Observer>) {
-    for remote in remotes {
-        // The same fault would also fail queries and uploads, so it is reported here.
-        if let Err(error) = remote.begin(vault, ArchivePlace::Anywhere).await {
-            observer.warn(format!("{}: cannot prepare the remote: {error}", remote.name()));
-        }
-    }
-}
-
-/// Returns why a checkpoint is not sealed. What retention removed is no fault; everything else is lost with the node.
-fn refused(source: &Path, id: StepId, why: LeftAlone) -> Error {
-    let (kind, what, hint) = match why {
-        LeftAlone::Removed => (
-            ErrorKind::Refused,
-            "refusing to seal an old checkpoint".to_owned(),
-            "to keep it, push it as a new attempt with --attempt",
-        ),
-        LeftAlone::Taken => {
-            (ErrorKind::Conflict, format!("{id} is taken"), "omit --attempt, or give a higher one")
-        }
-        LeftAlone::LostFiles | LeftAlone::OneOfSeveral => (
-            ErrorKind::Usage,
-            "cannot seal what was changed in the checkpoint".to_owned(),
-            "the step stays as it was sealed; to keep this state too, push it as a new attempt with --attempt",
-        ),
-    };
-    let error = Error::at(kind, what, source).because(left_alone(id, why)).hint(hint);
-    if why == LeftAlone::Removed { error.pruned() } else { error }
-}
-
-/// Determines the attempts of the run's provisional steps. Returns `false` if that is not possible now: a later step is
-/// then provisional too, even if a remote answers a moment later.
-async fn determine_earlier(
-    vault: &Vault,
-    remotes: &[RunRemote],
-    request: &CheckpointToSeal,
-    observer: &Arc<dyn Observer>,
-) -> Result<bool> {
-    if remotes.is_empty() || provisional_steps(vault, &request.run).await?.is_empty() {
-        return Ok(true);
-    }
-    match determine_attempts(vault, remotes, &request.run, &request.placer(), observer).await {
-        Ok(_) => Ok(true),
-        Err(error) if is_outage(&error) => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
-/// Decides which step a checkpoint is, and whether that is final or provisional.
-async fn decide(
-    query: &PlacementQuery<'_>,
-    known: &KnownSteps,
-    sealed: &[SealedStep],
-) -> Result<(Decision, AttemptState)> {
-    if query.attempt.is_some() {
-        return Ok((query.decide(&known.steps, true).await?, AttemptState::Given));
-    }
-    let is_several = query.writer.place.nodes().is_several();
-    if query.remotes.is_empty() || known.answered || is_several {
-        match query.decide(&known.steps, true).await {
-            Ok(decision) => return Ok((decision, AttemptState::Placed)),
-            Err(error) if is_outage(&error) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    let mut decision = query.decide(&known.steps, false).await?;
-    if let Placement::New(id) = &mut decision.placement {
-        // The identity may be taken by another provisional step.
-        while sealed.iter().any(|other| other.id() == *id) {
-            *id = id.next_revision()?;
-        }
-    }
-    Ok((decision, AttemptState::Provisional))
-}
-
 fn absolute(source: &Path) -> Result<PathBuf> {
     std::path::absolute(source)
         .map_err(|error| Error::at(ErrorKind::Usage, "not a path", source).caused_by(error))
@@ -580,48 +544,4 @@ pub(crate) fn step_of(name: &str) -> Result<Step> {
             .hint("give it with --step N")
     })?;
     Step::new(number)
-}
-
-// Reads metrics that a trainer left in a JSON file inside its checkpoint.
-
-/// Maximum size of a metrics file that is read.
-const MAX_METRICS_FILE_BYTES: u64 = 16 << 20;
-
-/// Where metrics are found: a JSON file in the checkpoint, and a JSON pointer into it for each metric.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct MetricsSource {
-    /// Path inside the checkpoint.
-    pub file: Option<RelativePath>,
-    /// JSON pointers (RFC 6901) by metric name.
-    pub pointers: BTreeMap<String, String>,
-}
-
-impl MetricsSource {
-    /// Returns where the checkpoints of a run contain metrics.
-    pub fn of(run: &RunSettings) -> Self {
-        Self { file: run.metrics_file.clone(), pointers: run.metrics.clone() }
-    }
-}
-
-/// Reads the metrics of the checkpoint at `root`. Missing and non-numeric values are left out: a step without the
-/// metric is still a step, and retention reports that it lacks it.
-fn read_metrics(root: &Path, source: &MetricsSource) -> Result<BTreeMap<String, f64>> {
-    let Some(file) = &source.file else {
-        return Ok(BTreeMap::new());
-    };
-    let path = root.join(file);
-    let Some(bytes) = read_bounded(&path, MAX_METRICS_FILE_BYTES)? else {
-        return Ok(BTreeMap::new());
-    };
-    let document: serde_json::Value = serde_json::from_slice(&bytes).map_err(|error| {
-        Error::new(ErrorKind::Failed, "cannot read the metrics file").on(path.display()).caused_by(error)
-    })?;
-    let number = |pointer: &String| document.pointer(pointer).and_then(serde_json::Value::as_f64);
-    Ok(source
-        .pointers
-        .iter()
-        .filter_map(|(metric, pointer)| {
-            Some((metric.clone(), number(pointer).filter(|value| value.is_finite())?))
-        })
-        .collect())
 }

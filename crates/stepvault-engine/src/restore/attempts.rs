@@ -11,7 +11,7 @@ use super::plan::RestorePlan;
 use super::request::{Restore, RestoreContext, RestoreRequest, Together};
 use crate::blocking::blocking;
 use crate::launches::{has_begun_before, record_beginning};
-use crate::placement::{Placer, determine_attempts, provisional_steps};
+use crate::placement::{CurrentWriter, determine_attempts, provisional_steps};
 use crate::seen_checkpoints::{CheckpointIdentity, Resumptions, record_checkpoint};
 
 /// How many times, one second apart, the restore waits for an agent that holds the vault to determine the attempts.
@@ -66,9 +66,9 @@ async fn determine(restore: Restore<'_>, vault: &Vault, together: &Together) -> 
             }
             Err(error) => return Err(error),
         };
-        let placer = Placer { writer: together.writer.clone(), launch_since: together.since };
+        let current = CurrentWriter { writer: together.writer.clone(), launch_since: together.since };
         let RestoreContext { remotes, observer, .. } = restore.context;
-        determine_attempts(vault, remotes, run, &placer, observer).await?;
+        determine_attempts(vault, remotes, run, &current, observer).await?;
         drop(lock);
         return Ok(());
     }

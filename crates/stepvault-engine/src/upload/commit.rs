@@ -1,8 +1,9 @@
-//! Writes the records that make an uploaded step visible: each node's part manifest, then the commit, once.
+//! Writes and proves the records of an upload: the claim with which it begins; each node's part manifest; and the commit,
+//! which makes the step visible, once.
 
 use stepvault_core::codec::{FORMAT, encode};
 use stepvault_core::commit::{Commit, FoundPart};
-use stepvault_core::digest::Sha256Digest;
+use stepvault_core::digest::{DigestAlgorithm, Sha256Digest};
 use stepvault_core::ids::NodeName;
 use stepvault_core::launch::LaunchName;
 use stepvault_core::manifest::PartManifest;
@@ -22,19 +23,65 @@ use crate::content::record_matches_manifest;
 use crate::outage::is_outage;
 use crate::tier::catalog::{present_parts, read_found_parts, read_part_manifest};
 use crate::tier::removed::{RECENT_REMOVAL_CHECK, ensure_likely_not_removed, ensure_not_removed};
+use crate::tier::run_remote::WrittenRecord;
 use crate::tier::step_state::is_durable_on;
 use crate::verify::{CommittedParts, Depth};
 
-/// How an upload of a step began.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Begun {
-    /// The step is committed with the same files.
-    AlreadyDurable,
-    /// The step has the claim that this node's part needs.
-    Claimed,
-}
-
 impl UploadSession {
+    /// Begins a step on this remote: records which nodes make up the step and which launch it belongs to, or checks the
+    /// claim of another node. Returns `false` if the step is durable there: it is committed with the same files.
+    ///
+    /// A claim is older than everything else of a step and is removed after its commit. Where the store refuses to
+    /// overwrite, a step whose claim this call creates has no commit, so that one request is enough. A step that was
+    /// removed meanwhile has a claim again then, until gc finds it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] when this step was begun or committed by different nodes, under a different name, in a
+    /// different launch or with different files; [`ErrorKind::Refused`] when it was removed.
+    pub(super) async fn claim_unless_durable(&self, sealed: &SealedStep) -> Result<bool> {
+        let record = sealed.record();
+        let claim = Claim {
+            format: FORMAT,
+            run: record.run.clone(),
+            id: record.id,
+            name: record.name.clone(),
+            nodes: record.nodes(),
+            launch: record.launch.clone(),
+        };
+        let key = self.remote.keys.claim(record.id);
+        let not_removed = ensure_likely_not_removed(&self.remote, record.id);
+        let (written, committed, not_removed) = if self.guarantees.honours_create_only {
+            let (written, not_removed) = tokio::join!(self.remote.write_record(&key, &claim), not_removed);
+            let committed = match &written {
+                Ok(written) if written.is_new() => Ok(false),
+                // Nothing else would be answered either. A writer that has only read access still learns that the step is durable.
+                Err(error) if error.kind() == ErrorKind::Unreachable => Err(error.clone()),
+                _ => self.confirm_committed(sealed).await,
+            };
+            (Some(written), committed, not_removed)
+        } else {
+            let (committed, not_removed) = tokio::join!(self.confirm_committed(sealed), not_removed);
+            (None, committed, not_removed)
+        };
+        match committed {
+            Ok(true) => return Ok(false),
+            Ok(false) => not_removed?,
+            // Of a removed step, some objects may be gone before its commit.
+            Err(error) => {
+                return Err(not_removed.err().filter(|found| !is_outage(found)).unwrap_or(error));
+            }
+        }
+        self.warn_if_lost(sealed).await?;
+        let written = match written {
+            Some(written) => written?,
+            None => self.remote.write_record(&key, &claim).await?,
+        };
+        match self.prove_record(written).await {
+            Ok(_) => Ok(true),
+            Err(error) => Err(self.claim_fault(sealed, &key, &claim, error).await),
+        }
+    }
+
     /// Returns whether the step is committed on this remote with the same files: proves them again, and records it.
     ///
     /// # Errors
@@ -74,57 +121,15 @@ impl UploadSession {
         Ok(true)
     }
 
-    /// Begins a step on this remote: records which nodes make up the step and which launch it belongs to, or checks the
-    /// claim of another node, unless the step is durable there.
-    ///
-    /// A claim is older than everything else of a step and is removed after its commit. Where the store refuses to
-    /// overwrite, a step whose claim this call creates has no commit, so that one request is enough. A step that was
-    /// removed meanwhile has a claim again then, until gc finds it.
+    /// Proves a record as a file of one part is proved: by the store's answer if its checksums can be trusted, otherwise
+    /// byte for byte. Returns its bytes.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] when this step was begun or committed by different nodes, under a different name, in a
-    /// different launch or with different files; [`ErrorKind::Refused`] when it was removed.
-    pub(super) async fn begin(&self, sealed: &SealedStep) -> Result<Begun> {
-        let record = sealed.record();
-        let claim = Claim {
-            format: FORMAT,
-            run: record.run.clone(),
-            id: record.id,
-            name: record.name.clone(),
-            nodes: record.nodes(),
-            launch: record.launch.clone(),
-        };
-        let key = self.remote.keys.claim(record.id);
-        let not_removed = ensure_likely_not_removed(&self.remote, record.id);
-        let (written, committed, not_removed) = if self.guarantees.honours_create_only {
-            let (written, not_removed) = tokio::join!(self.remote.write_record(&key, &claim), not_removed);
-            let committed = match &written {
-                Ok(written) if written.is_new() => Ok(false),
-                // Nothing else would be answered either. A writer that has only read access still learns that the step is durable.
-                Err(error) if error.kind() == ErrorKind::Unreachable => Err(error.clone()),
-                _ => self.confirm_committed(sealed).await,
-            };
-            (Some(written), committed, not_removed)
-        } else {
-            let (committed, not_removed) = tokio::join!(self.confirm_committed(sealed), not_removed);
-            (None, committed, not_removed)
-        };
-        match committed {
-            Ok(true) => return Ok(Begun::AlreadyDurable),
-            Ok(false) => not_removed?,
-            // Of a removed step, some objects may be gone before its commit.
-            Err(error) => {
-                return Err(not_removed.err().filter(|found| !is_outage(found)).unwrap_or(error));
-            }
-        }
-        self.warn_if_lost(sealed).await?;
-        let written = match written {
-            Some(written) => written?,
-            None => self.remote.write_record(&key, &claim).await?,
-        };
-        match self.prove_record(written).await {
-            Ok(_) => Ok(Begun::Claimed),
-            Err(error) => self.check_claim(sealed, &key, &claim, error).await,
+    /// [`ErrorKind::Conflict`] when the key holds a different record.
+    async fn prove_record(&self, written: WrittenRecord) -> Result<Vec<u8>> {
+        match written.proved().filter(|_| !self.must_read_back(DigestAlgorithm::Sha256, 1)) {
+            Some(bytes) => Ok(bytes),
+            None => written.confirm(&self.remote).await,
         }
     }
 
@@ -140,20 +145,17 @@ impl UploadSession {
         Ok(())
     }
 
-    /// Compares a step's claim on the remote, which is not the one of this node's step, as `error` says.
-    async fn check_claim(
-        &self,
-        sealed: &SealedStep,
-        key: &str,
-        claim: &Claim,
-        error: Error,
-    ) -> Result<Begun> {
+    /// Returns what is wrong with a step's claim on the remote: it is not the one of this node's step, if `error` is a
+    /// conflict.
+    async fn claim_fault(&self, sealed: &SealedStep, key: &str, claim: &Claim, error: Error) -> Error {
         let record = sealed.record();
         if error.kind() != ErrorKind::Conflict {
-            return Err(error);
+            return error;
         }
-        let Some((found, _)) = self.remote.read_record::<Claim>(key).await? else {
-            return Err(error);
+        let found = match self.remote.read_record::<Claim>(key).await {
+            Ok(Some((found, _))) => found,
+            Ok(None) => return error,
+            Err(error) => return error,
         };
         // Nodes that are declared differently would not agree on another attempt either.
         let is_declared_alike = found.nodes == claim.nodes || !record.is_one_of_several();
@@ -187,7 +189,7 @@ impl UploadSession {
             )
         };
         let conflict = self.conflict(key, sealed, &why).hint(hint);
-        Err(if is_declared_alike { conflict.name_taken() } else { conflict })
+        if is_declared_alike { conflict.name_taken() } else { conflict }
     }
 
     /// Builds the manifest from the journal's digests. The first remote to be finished stores it in the vault; to

@@ -15,7 +15,7 @@ use stepvault_local::seal_record::SealRecord;
 use stepvault_local::source::SourceFile;
 use stepvault_remote::store::{Created, PartReceipt, StoredChecksum};
 
-use super::parts::{FileUpload, OtherWriters};
+use super::file::{FileUpload, OtherWriters};
 use super::session::UploadSession;
 use crate::blocking::blocking;
 use crate::local_digest::{digest_parts, digest_range};

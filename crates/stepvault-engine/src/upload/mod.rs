@@ -3,11 +3,8 @@
 mod commit;
 mod copy;
 mod digests;
-mod parts;
-mod plan;
-mod read;
+mod file;
 mod session;
 
 pub use digests::SharedDigests;
-pub use plan::missing_bytes;
-pub use session::{UploadSession, Uploaded};
+pub use session::{UploadSession, Uploaded, missing_bytes};

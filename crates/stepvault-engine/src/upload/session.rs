@@ -1,19 +1,24 @@
 //! One run on one remote, opened for uploads. A step is uploaded in four phases:
 //!
-//! 1. *Plan* (`plan`): the files that are left to send, by the journal and by what other nodes have sent, in rounds.
-//! 2. *File parts* (`parts`): each is read once and hashed (`read`), and copied inside the store (`copy`) or sent.
-//! 3. *Proof* (`parts`): each object holds what was hashed, and (`plan`) the remote lists all of them.
+//! 1. *Plan* (here): the files that are left to send, by the journal and by what other nodes have sent, in rounds.
+//! 2. *File parts* (`file`): each is read once and hashed, and copied inside the store (`copy`) or sent.
+//! 3. *Proof* (`file`): each object holds what was hashed; and here, the remote lists all of them.
 //! 4. *Commit* (`commit`): the part manifest, then the commit once every node's part exists.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use stepvault_core::digest::DigestAlgorithm;
-use stepvault_core::ids::NodeName;
-use stepvault_core::observe::{Observer, Operation, OperationKind};
+use stepvault_core::file_parts::FileParts;
+use stepvault_core::ids::{NodeName, RemoteName};
+use stepvault_core::observe::{Event, Observer, Operation, OperationKind};
+use stepvault_core::path::RelativePath;
 use stepvault_core::records::VaultMarker;
-use stepvault_core::remote_settings::IGNORED_ATTRIBUTES_HINT;
+use stepvault_core::remote_settings::{IGNORED_ATTRIBUTES_HINT, ReadBack};
 use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_local::journal::{FileProgress, Journal, JournalRecord, JournalState, read_state};
+use stepvault_local::seal_record::{SealRecord, SealedFile};
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 use stepvault_remote::probe::StoreGuarantees;
@@ -21,8 +26,10 @@ use stepvault_remote::store::IgnoredAttribute;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
-use super::commit::Begun;
-use super::digests::SharedDigests;
+use super::copy::CopySources;
+use super::digests::{SharedDigests, StepDigests};
+use super::file::{FileUpload, OtherWriters, SendProgress};
+use crate::blocking::{blocking, run_bounded};
 use crate::cpu_share::CpuShare;
 use crate::memory::MemoryBudget;
 use crate::observed::ObservedOperation;
@@ -132,56 +139,12 @@ impl UploadSession {
         &self.remote
     }
 
-    /// Uploads this node's part of a sealed step to this remote: bytes, part manifest, and the commit if no other
-    /// node's part is missing. Resumes an interrupted call.
-    ///
-    /// # Invariants
-    /// After `Durable` the step is durable (S1): its commit was read back, every file it lists was proved by the node
-    /// that owns the part (S2), and it was not tombstoned meanwhile (S9).
-    pub async fn upload(&self, sealed: &SealedStep) -> Result<Uploaded> {
-        let record = sealed.record();
-        let id = record.id;
-        if record.is_provisional() {
-            return Err(Error::new(ErrorKind::Failed, format!("cannot upload {id}"))
-                .on(sealed.directory().display())
-                .because("its attempt is provisional")
-                .hint("wait until a remote is reachable: the agent or the next push then determines it"));
-        }
-        let begun = Instant::now();
-        if self.begin(sealed).await? == Begun::AlreadyDurable {
-            return Ok(Uploaded::AlreadyDurable);
-        }
-        let copied_before = self.copied_bytes();
-        let location = self.remote.step_location(&record.name, id);
-        let transfer = ObservedOperation::start(
-            self.observer.as_ref(),
-            Operation {
-                kind: OperationKind::Upload,
-                tier: &self.remote.tier,
-                id,
-                location: &location,
-                files: record.own_files().len() as u64,
-                bytes: Some(record.own_bytes()),
-            },
-        );
-        let sent = self.send(sealed, begun).await;
-        match &sent {
-            Ok(_) => transfer.finished(self.copied_bytes().saturating_sub(copied_before)),
-            Err(error) => transfer.failed(error),
-        }
-        remember_concurrency(&self.remote, &self.vault).await;
-        sent
-    }
-
-    async fn send(&self, sealed: &SealedStep, unremoved_at: Instant) -> Result<Uploaded> {
-        self.send_files(sealed).await?;
-        // A written record is held twice and read back; if it is large, one remote does this at a time.
-        let manifest_bytes = usize::try_from(sealed.record().manifest_bytes()?).unwrap_or(usize::MAX);
-        let _room = self.budget.reserve(manifest_bytes.saturating_mul(4)).await?;
-        let manifest = self.finish_manifest(sealed).await?;
-        let part = self.write_part(sealed, &manifest).await?;
-        drop(manifest);
-        self.commit_own(sealed, part, unremoved_at).await
+    /// Whether the bytes of an object in `parts` parts have to be read back although the store returned a checksum.
+    pub(super) fn must_read_back(&self, algorithm: DigestAlgorithm, parts: usize) -> bool {
+        let checked = self.guarantees.checks(algorithm, parts);
+        // A store may turn out to accept no checksums after it was probed.
+        let sends_them = self.remote.store.capabilities().checks_checksums;
+        self.remote.settings.read_back == ReadBack::Always || !checked || !sends_them
     }
 }
 
@@ -224,5 +187,309 @@ impl Uploaded {
     /// Whether the step is durable.
     pub fn is_durable(&self) -> bool {
         !matches!(self, Self::Incomplete { .. })
+    }
+}
+
+// One step: begun, sent in rounds, proved and committed.
+
+/// Maximum number of files that are uploaded at once. Each takes some kilobytes of state, and a step may have very many
+/// files.
+const BATCH_FILES: usize = 4_096;
+
+/// Maximum number of rounds, the first included: a file whose upload the store has lost is sent again in the next.
+const MAX_ROUNDS: usize = 3;
+
+impl UploadSession {
+    /// Uploads this node's part of a sealed step to this remote: bytes, part manifest, and the commit if no other
+    /// node's part is missing. Resumes an interrupted call.
+    ///
+    /// # Invariants
+    /// After `Durable` the step is durable (S1): its commit was read back, every file it lists was proved by the node
+    /// that owns the part (S2), and it was not tombstoned meanwhile (S9).
+    pub async fn upload(&self, sealed: &SealedStep) -> Result<Uploaded> {
+        let record = sealed.record();
+        let id = record.id;
+        if record.is_provisional() {
+            return Err(Error::new(ErrorKind::Failed, format!("cannot upload {id}"))
+                .on(sealed.directory().display())
+                .because("its attempt is provisional")
+                .hint("wait until a remote is reachable: the agent or the next push then determines it"));
+        }
+        let begun = Instant::now();
+        if !self.claim_unless_durable(sealed).await? {
+            return Ok(Uploaded::AlreadyDurable);
+        }
+        let copied_before = self.copied_bytes();
+        let location = self.remote.step_location(&record.name, id);
+        let transfer = ObservedOperation::start(
+            self.observer.as_ref(),
+            Operation {
+                kind: OperationKind::Upload,
+                tier: &self.remote.tier,
+                id,
+                location: &location,
+                files: record.own_files().len() as u64,
+                bytes: Some(record.own_bytes()),
+            },
+        );
+        let sent = self.send_and_commit(sealed, begun).await;
+        match &sent {
+            Ok(_) => transfer.finished(self.copied_bytes().saturating_sub(copied_before)),
+            Err(error) => transfer.failed(error),
+        }
+        remember_concurrency(&self.remote, &self.vault).await;
+        sent
+    }
+
+    async fn send_and_commit(&self, sealed: &SealedStep, unremoved_at: Instant) -> Result<Uploaded> {
+        self.send_in_rounds(sealed).await?;
+        // A written record is held twice and read back; if it is large, one remote does this at a time.
+        let manifest_bytes = usize::try_from(sealed.record().manifest_bytes()?).unwrap_or(usize::MAX);
+        let _room = self.budget.reserve(manifest_bytes.saturating_mul(4)).await?;
+        let manifest = self.finish_manifest(sealed).await?;
+        let part = self.write_part(sealed, &manifest).await?;
+        drop(manifest);
+        self.commit_own(sealed, part, unremoved_at).await
+    }
+
+    /// Sends what is left of this node part, until every file of it is proved and listed. Files that the store has lost
+    /// are sent again in the next round. A step of several nodes that is not resumed is listed before its commit only.
+    async fn send_in_rounds(&self, sealed: &SealedStep) -> Result<()> {
+        let record = sealed.record();
+        let copies = Arc::new(self.copy_sources(record).await);
+        let mut lost = BTreeSet::new();
+        let mut is_resumed = false;
+        for round in 1..=MAX_ROUNDS {
+            let plan = self.plan(sealed, &copies, &lost, round == 1).await?;
+            // An earlier call has sent some of the step.
+            is_resumed |= round == 1 && !plan.state.files.is_empty();
+            let mut newly_lost = Vec::new();
+            let mut sent = Ok(());
+            for batch in plan.files.chunks(BATCH_FILES) {
+                let uploads = plan.uploads(batch)?;
+                sent = self.send_batch(&uploads).await;
+                let was_lost = uploads.iter().filter(|upload| upload.was_lost());
+                newly_lost.extend(was_lost.map(|upload| upload.path().clone()));
+                if sent.is_err() {
+                    break;
+                }
+            }
+            let journal = plan.journal;
+            match sent {
+                // The commit of a multi-node step lists the files of all node parts.
+                Ok(()) if !is_resumed && record.is_one_of_several() => return Ok(()),
+                Ok(()) => {
+                    let vanished = self.vanished_files(record).await?;
+                    if vanished.is_empty() {
+                        return Ok(());
+                    }
+                    self.forget_vanished(record, &journal, &vanished, round)?;
+                    lost.extend(vanished);
+                }
+                Err(error) if newly_lost.is_empty() || round == MAX_ROUNDS => return Err(error),
+                Err(_) => lost.extend(newly_lost),
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies inside the store what it already has, and sends the rest of these files.
+    async fn send_batch(&self, uploads: &[Arc<FileUpload>]) -> Result<()> {
+        let (mut unchanged, left) = (uploads.to_vec(), uploads.to_vec());
+        unchanged.retain(|upload| upload.may_be_copied_whole());
+        let copies = unchanged.into_iter().map(FileUpload::copy_if_unchanged);
+        run_bounded(copies, self.remote.settings.max_concurrent_requests).await?;
+        let missing = left.into_iter().flat_map(|upload| {
+            let indexes = upload.missing_parts().into_iter();
+            indexes.map(move |index| Arc::clone(&upload).send_part(index))
+        });
+        run_bounded(missing, self.parts_at_once).await
+    }
+
+    /// Plans a round: the journal says what an earlier call or round has finished, and `lost` which of that is gone. In
+    /// the first round, reports the finished files to the observer.
+    async fn plan<'a>(
+        &'a self,
+        sealed: &'a SealedStep,
+        copies: &Arc<CopySources>,
+        lost: &'a BTreeSet<RelativePath>,
+        is_first_round: bool,
+    ) -> Result<UploadPlan<'a>> {
+        let record = sealed.record();
+        let (journal, state) = self.open_journal(sealed).await?;
+        let is_done = |file: &&SealedFile| {
+            let progress = state.files.get(&file.path);
+            progress.is_some_and(|progress| progress.done.is_some())
+        };
+        let (done, mut files): (Vec<_>, Vec<_>) = record.own_files().into_iter().partition(is_done);
+        files.sort_by_key(|file| std::cmp::Reverse(file.size_bytes));
+        if is_first_round {
+            self.report_reused(done.iter().map(|file| file.size_bytes).sum());
+        }
+        let present =
+            if record.is_one_of_several() { self.present_sizes(record).await? } else { BTreeMap::new() };
+        Ok(UploadPlan {
+            session: self,
+            sealed,
+            journal,
+            state,
+            copies: Arc::clone(copies),
+            digests: self.digests.of_step(record),
+            present,
+            files,
+            lost,
+        })
+    }
+
+    pub(super) async fn open_journal(&self, sealed: &SealedStep) -> Result<(Arc<Journal>, JournalState)> {
+        let (vault, run, id, remote) =
+            (self.vault.clone(), sealed.record().run.clone(), sealed.record().id, self.remote.name().clone());
+        let (journal, state) = blocking(move || Journal::open(&vault, &run, id, &remote)).await?;
+        Ok((Arc::new(journal), state))
+    }
+
+    /// Returns the objects below the step's data prefix, with their sizes.
+    async fn present_sizes(&self, record: &SealRecord) -> Result<BTreeMap<String, u64>> {
+        let prefix = self.remote.keys.data_prefix(&record.name, record.id);
+        self.remote.list_sizes(&prefix).await
+    }
+
+    /// Returns this node's sent files that the remote does not list with their size: one LIST.
+    ///
+    /// # Invariants
+    /// A lifecycle rule or a clean-up job may have deleted files that an earlier call proved: no commit names a file
+    /// before it was listed again (S2).
+    async fn vanished_files(&self, record: &SealRecord) -> Result<Vec<RelativePath>> {
+        let listed = self.present_sizes(record).await?;
+        let mut vanished = Vec::new();
+        for file in record.own_files() {
+            let key = self.remote.keys.data(&record.name, record.id, &file.path)?;
+            if listed.get(&key) != Some(&file.size_bytes) {
+                vanished.push(file.path.clone());
+            }
+        }
+        Ok(vanished)
+    }
+
+    /// Removes files from the journal, so that the next round sends them again. Creation stays conditional: an object
+    /// of a different size under a file's key belongs to another writer, and the round ends with a conflict.
+    ///
+    /// # Errors
+    /// In the last round: files are then deleted as fast as they are sent.
+    fn forget_vanished(
+        &self,
+        record: &SealRecord,
+        journal: &Journal,
+        vanished: &[RelativePath],
+        round: usize,
+    ) -> Result<()> {
+        let (count, place) = (vanished.len(), self.remote.step_location(&record.name, record.id));
+        if round == MAX_ROUNDS {
+            return Err(Error::new(ErrorKind::Failed, format!("cannot commit {}", record.id))
+                .on(place)
+                .because(format!(
+                    "{count} uploaded files are missing or have a different size each time they are listed"
+                ))
+                .hint(
+                    "look for a lifecycle rule or a clean-up job that deletes objects; run 'stepvault doctor' to \
+                     check whether the store changes unusual names in listings",
+                ));
+        }
+        let message = format!(
+            "{}: {count} uploaded files of {} are missing from {place} or have a different size: sending them again \
+             (look for a lifecycle rule or a clean-up job that deletes objects)",
+            self.remote.name(),
+            record.id
+        );
+        self.observer.warn(&message);
+        for path in vanished {
+            journal.append(&JournalRecord::FileForgotten { path: path.clone() })?;
+        }
+        Ok(())
+    }
+
+    fn report_reused(&self, bytes: u64) {
+        if bytes > 0 {
+            self.observer.on_event(&Event::BytesReused { tier: &self.remote.tier, bytes });
+        }
+    }
+}
+
+/// What one round of an upload sends.
+#[derive(Debug)]
+struct UploadPlan<'a> {
+    session: &'a UploadSession,
+    sealed: &'a SealedStep,
+    journal: Arc<Journal>,
+    state: JournalState,
+    copies: Arc<CopySources>,
+    digests: StepDigests,
+    /// The step's objects that already exist, with their sizes, if other nodes may have sent them.
+    present: BTreeMap<String, u64>,
+    /// The unfinished files, the largest first, so that no long one is left for the end.
+    files: Vec<&'a SealedFile>,
+    /// Files to send from their first byte, because the store has lost what was sent of them.
+    lost: &'a BTreeSet<RelativePath>,
+}
+
+impl UploadPlan<'_> {
+    /// Prepares the uploads of one batch.
+    fn uploads(&self, files: &[&SealedFile]) -> Result<Vec<Arc<FileUpload>>> {
+        let record = self.sealed.record();
+        let mut uploads = Vec::with_capacity(files.len());
+        let mut reused_bytes = 0;
+        for &file in files {
+            let key = self.session.remote.keys.data(&record.name, record.id, &file.path)?;
+            let progress = self.state.files.get(&file.path);
+            let progress = progress.filter(|_| !self.lost.contains(&file.path)).cloned();
+            let others = match self.present.get(&key) {
+                _ if !record.is_one_of_several() => OtherWriters::None,
+                // This node finishes a file that it has begun.
+                Some(size) if *size == file.size_bytes && progress.is_none() => OtherWriters::Sent,
+                _ => OtherWriters::Possible,
+            };
+            let layout = FileParts::of(file.size_bytes)?;
+            let upload = FileUpload {
+                session: self.session.clone(),
+                journal: Arc::clone(&self.journal),
+                copies: Arc::clone(&self.copies),
+                file: file.clone(),
+                local_path: self.sealed.file_path(&file.path),
+                key,
+                layout,
+                algorithm: record.digest,
+                // The store may have lost it because its bytes are no longer those of the shared digests.
+                digests: Some(self.digests.clone()).filter(|_| !self.lost.contains(&file.path)),
+                others,
+                progress: SendProgress::new(layout.count(), progress),
+            };
+            reused_bytes += upload.resumed_bytes();
+            uploads.push(Arc::new(upload));
+        }
+        if self.lost.is_empty() {
+            self.session.report_reused(reused_bytes);
+        }
+        Ok(uploads)
+    }
+}
+
+/// Returns the bytes of a sealed step that were not sent to a remote yet, according to the journal. Blocks.
+///
+/// # Errors
+/// When the journal cannot be read.
+pub fn missing_bytes(vault: &Vault, step: &SealedStep, remote: &RemoteName) -> Result<u64> {
+    let state = read_state(vault, step.run(), step.id(), remote)?;
+    let files = step.record().files.iter();
+    Ok(files.map(|file| missing_of(file, &state)).sum())
+}
+
+fn missing_of(file: &SealedFile, state: &JournalState) -> u64 {
+    match state.files.get(&file.path) {
+        Some(FileProgress { done: Some(_), .. }) => 0,
+        Some(FileProgress { parts, .. }) => {
+            let sent = parts.values().map(|part| part.digest.size_bytes).sum();
+            file.size_bytes.saturating_sub(sent)
+        }
+        None => file.size_bytes,
     }
 }

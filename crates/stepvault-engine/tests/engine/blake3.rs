@@ -6,7 +6,7 @@ use stepvault_core::codec::decode;
 use stepvault_core::commit::Commit;
 use stepvault_core::digest::DigestAlgorithm::{Blake3, Sha256};
 use stepvault_core::manifest::PartManifest;
-use stepvault_engine::push::seal_checkpoint;
+use stepvault_engine::push::identify_and_seal;
 use stepvault_engine::upload::UploadSession;
 use stepvault_testkit::faults::{FaultAction, FaultRule, Faults};
 use stepvault_testkit::gcs::StrictGcs;
@@ -158,7 +158,7 @@ async fn a_session_for_another_algorithm_reads_back_what_it_has_not_probed() {
         let (server, mut rig) = on_s3(StrictS3Options::default()).await;
         rig.digest = sealed_by;
         let request = rig.request(&rig.write_step(100, FILES, 1, 1_000));
-        let placed = seal_checkpoint(&rig.vault, &[], request, &rig.observer).await;
+        let placed = identify_and_seal(&rig.vault, &[], request, &rig.observer).await;
         placed.unwrap();
         let step = rig.vault.step(&run_name(), id(1, 100)).unwrap().unwrap();
         assert_eq!(step.record().digest, sealed_by);

@@ -8,7 +8,6 @@ use stepvault_core::ids::{NodeName, RunName};
 use stepvault_core::launch::LaunchName;
 use stepvault_core::manifest::{PartManifest, Shape};
 use stepvault_core::nodes::{NodePlace, NodeSet, Writer, ranked};
-use stepvault_engine::push::CheckpointToSeal;
 use stepvault_engine::tier::catalog::{read_commit, read_part_manifest};
 
 use crate::harness::{Rig, id, run_name, snapshot, text};
@@ -107,13 +106,13 @@ async fn a_part_that_is_not_what_its_key_says_is_not_committed() {
     let rig = Rig::with_directory().await;
     let remote = &rig.remotes[0];
     let source = rig.write_step(100, &[("x", 100)], 1, 1_000);
-    let request = || CheckpointToSeal {
-        writer: Writer {
+    let request = || {
+        let writer = Writer {
             place: NodePlace::new(ranked(0).unwrap(), NodeSet::counted(2).unwrap()).unwrap(),
             launch: Some(LaunchName::new("first").unwrap()),
             shared: false,
-        },
-        ..rig.request(&source)
+        };
+        rig.request_of(writer, &source)
     };
     rig.push_as(request()).await.unwrap().remotes[0].result.as_ref().unwrap();
     let bytes = read(&rig, &remote.keys.part(id(1, 100), &ranked(0).unwrap()));

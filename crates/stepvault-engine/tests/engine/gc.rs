@@ -4,7 +4,7 @@ use stepvault_core::ErrorKind;
 use stepvault_core::codec::{FORMAT, encode};
 use stepvault_core::records::Tombstone;
 use stepvault_engine::gc::run_gc;
-use stepvault_engine::push::seal_checkpoint;
+use stepvault_engine::push::identify_and_seal;
 use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::s3::StrictS3;
 
@@ -175,7 +175,7 @@ async fn of_a_step_that_was_removed_before_its_upload_a_claim_is_left_at_most_an
     rig.push_durably(&rig.write_step(100, &[("a", 100)], 1, 1_000)).await;
     let session = rig.upload_session().await;
     let source = rig.write_step(200, &[("a", 100)], 2, 2_000);
-    seal_checkpoint(&rig.vault, &[], rig.request(&source), &rig.observer).await.unwrap();
+    identify_and_seal(&rig.vault, &[], rig.request(&source), &rig.observer).await.unwrap();
     let sealed = rig.vault.step(&run_name(), id(1, 200)).unwrap().unwrap();
     rig.tombstone(200).await;
     let (error, message) = text(session.upload(&sealed).await);

@@ -17,12 +17,14 @@ use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, Result};
 use stepvault_engine::gc::{GcReport, run_gc};
 use stepvault_engine::memory::MemoryBudget;
+use stepvault_engine::placement::CurrentWriter;
 use stepvault_engine::prune::{LocalPrune, PruneReport, RemotePrune, prune_local, prune_remote};
 use stepvault_engine::push::{CheckpointToSeal, MetricsSource, PushReport, push};
 use stepvault_engine::restore::{RestoreContext, RestoreReport, RestoreRequest, Target, restore};
 use stepvault_engine::tier::catalog::committed_ids;
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_engine::upload::UploadSession;
+use stepvault_local::seal_record::AttemptOrigin;
 use stepvault_local::tree::Checkpoint;
 use stepvault_local::vault::Vault;
 use stepvault_remote::open::{OpenOptions, open_with};
@@ -53,6 +55,19 @@ pub fn run_name() -> RunName {
 
 pub fn id(attempt: u32, step: u64) -> StepId {
     StepId::new(Attempt::new(attempt).unwrap(), Step::new(step).unwrap())
+}
+
+/// Returns the request for a checkpoint that is known to belong to its launch.
+pub fn in_launch(mut request: CheckpointToSeal) -> CheckpointToSeal {
+    request.origin.in_launch = true;
+    request
+}
+
+/// Returns the request of a node that has been part of its launch since this time.
+pub fn in_launch_since(since: Timestamp, request: CheckpointToSeal) -> CheckpointToSeal {
+    let mut request = in_launch(request);
+    request.current.launch_since = since;
+    request
 }
 
 impl Rig {
@@ -195,16 +210,23 @@ impl Rig {
             tree: None,
             step: None,
             attempt: None,
-            writer: Writer::single_node(NodeName::new("node-0").unwrap()),
-            launch_since: Timestamp::default(),
-            in_launch: false,
-            not_before: None,
-            live: None,
+            origin: AttemptOrigin::default(),
+            current: CurrentWriter {
+                writer: Writer::single_node(NodeName::new("node-0").unwrap()),
+                launch_since: Timestamp::default(),
+            },
             links_for_later: None,
             is_overwritten: false,
             metrics_source: MetricsSource::default(),
             digest: Some(self.digest),
         }
+    }
+
+    /// Returns the request to seal a checkpoint that this writer has saved.
+    pub fn request_of(&self, writer: Writer, source: &Path) -> CheckpointToSeal {
+        let mut request = self.request(source);
+        request.current.writer = writer;
+        request
     }
 
     /// Opens the first remote for uploads.

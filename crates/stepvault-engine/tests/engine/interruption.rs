@@ -209,7 +209,7 @@ async fn a_file_rewritten_in_place_fails_its_step_loudly() {
     let source = rig.write_step(100, FILES, 1, 1_000);
     let request = rig.request(&source);
     let placed =
-        stepvault_engine::push::seal_checkpoint(&rig.vault, &[], request, &rig.observer).await.unwrap();
+        stepvault_engine::push::identify_and_seal(&rig.vault, &[], request, &rig.observer).await.unwrap();
     drop(placed);
     // Through the hard link, or not at all where the file system made a true copy.
     std::fs::write(source.join("big.bin"), crate::harness::bytes(99, 80 << 20)).unwrap();

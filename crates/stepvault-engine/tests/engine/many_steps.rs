@@ -8,7 +8,7 @@ use stepvault_core::ErrorKind;
 use stepvault_core::commit::Commit;
 use stepvault_core::ids::StepId;
 use stepvault_core::keys::{KeyKind, RunKeys};
-use stepvault_engine::push::seal_checkpoint;
+use stepvault_engine::push::identify_and_seal;
 use stepvault_engine::tier::catalog::{self, read_commit};
 use stepvault_engine::tier::leases::HeldLease;
 use stepvault_engine::tier::step_state::visible_commits;
@@ -235,7 +235,7 @@ async fn a_small_step_takes_nine_requests_after_another_one_also_when_steps_were
     let mut asked = Vec::new();
     for step in [4, 5] {
         let source = rig.write_step(step, &[("x", 10)], step, step as i64 * 1_000);
-        seal_checkpoint(&rig.vault, &[], rig.request(&source), &rig.observer).await.unwrap();
+        identify_and_seal(&rig.vault, &[], rig.request(&source), &rig.observer).await.unwrap();
         let sealed = rig.vault.step(&run_name(), id(1, step)).unwrap().unwrap();
         server.faults().clear_requests();
         assert!(session.upload(&sealed).await.unwrap().is_durable());

@@ -13,7 +13,7 @@ use stepvault_engine::restore::{RestoreRequest, Target, Together, WantedSteps, p
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_local::vault::Vault;
 
-use crate::harness::{Rig, bytes, id, run_name};
+use crate::harness::{Rig, bytes, id, in_launch, in_launch_since, run_name};
 
 const FILES: [(&str, usize); 2] = [("model.bin", 3000), ("rank_0/optim.bin", 700)];
 /// When the node of a test was put in the place of the one before, by its own clock.
@@ -42,7 +42,7 @@ async fn go_on_from(rig: &Rig, step: Option<u64>) -> StepId {
         wanted: WantedSteps { step: step.map(|step| id(1, step).step), ..WantedSteps::default() },
         resumes: true,
         together: Some(Together {
-            writer: rig.request(Path::new("")).writer,
+            writer: rig.request(Path::new("")).current.writer,
             since: Timestamp::from_seconds(RESTORED_AT),
             patience: Duration::ZERO,
         }),
@@ -174,13 +174,12 @@ async fn what_was_restored_and_is_found_again_during_an_outage_is_the_step_it_wa
 #[tokio::test]
 async fn a_launch_that_sealed_during_an_outage_gets_an_attempt_of_its_own() {
     let mut rig = Rig::with_directory().await;
-    let in_launch = |rig: &Rig, source: &Path, launch: &str| CheckpointToSeal {
-        writer: Writer {
+    let in_launch = |rig: &Rig, source: &Path, launch: &str| {
+        let writer = Writer {
             launch: Some(LaunchName::new(launch).unwrap()),
             ..Writer::single_node(NodeName::new("node-0").unwrap())
-        },
-        in_launch: true,
-        ..rig.request(source)
+        };
+        in_launch(rig.request_of(writer, source))
     };
     let first = rig.write_step(100, &FILES, 1, 1_000);
     rig.push_as(in_launch(&rig, &first, "job:0")).await.unwrap();
@@ -225,7 +224,7 @@ async fn a_conflict_that_an_upload_finds_gives_the_step_another_revision() {
     let rig = Rig::with_directory().await;
     rig.push_durably(&rig.write_step(100, &FILES, 1, 1_000)).await;
     let source = rig.write_step(200, &FILES, 2, 3_000);
-    let staged = stepvault_engine::push::seal_checkpoint(
+    let staged = stepvault_engine::push::identify_and_seal(
         &rig.vault,
         &rig.remotes,
         rig.request(&source),
@@ -273,14 +272,14 @@ async fn what_is_older_than_the_launch_never_becomes_newer_than_its_steps() {
     }
     assert_eq!(go_on_from(&rig, Some(100)).await, id(1, 100));
     pushed_as(&rig, &rig.write_step(300, &FILES, 3, 5_010), 2).await;
-    let of_launch = |source: &Path, in_launch| CheckpointToSeal {
-        writer: Writer {
+    let of_launch = |source: &Path, in_launch| {
+        let writer = Writer {
             launch: Some(LaunchName::new("job-3").unwrap()),
             ..Writer::single_node(NodeName::new("node-0").unwrap())
-        },
-        launch_since: Timestamp::from_seconds(5_100),
-        in_launch,
-        ..rig.request(source)
+        };
+        let mut request = in_launch_since(Timestamp::from_seconds(5_100), rig.request_of(writer, source));
+        request.origin.in_launch = in_launch;
+        request
     };
     let saved = rig.write_step(200, &FILES, 22, 5_110);
     let saved = rig.push_as(of_launch(&saved, true)).await.unwrap().id;

@@ -11,7 +11,7 @@ use crate::harness::{Rig, id, run_name, text};
 /// Pushes a checkpoint that an agent saw appear, `after` another one at or below the highest number.
 async fn push_live(rig: &Rig, source: &Path, after: Option<u64>) -> PushReport {
     let mut request = rig.request(source);
-    request.live = Some(LiveSave { after: after.map(|step| id(1, step).step) });
+    request.origin.live = Some(LiveSave { after: after.map(|step| id(1, step).step) });
     rig.push_as(request).await.unwrap()
 }
 
@@ -159,7 +159,7 @@ async fn a_second_name_of_a_step_begins_no_attempt() {
 
     // The run went back.
     let mut again = save(3, "best-epoch=0-step=3", 4, 1_020);
-    again.live = Some(LiveSave { after: Some(id(1, 2).step) });
+    again.origin.live = Some(LiveSave { after: Some(id(1, 2).step) });
     let again = rig.push_as(again).await.unwrap();
     assert_eq!((again.id, again.newly_sealed), (id(2, 3), true));
     // Two files of an unknown trainer may be halves of one step.

@@ -25,7 +25,7 @@ use stepvault_engine::upload::Uploaded;
 use stepvault_local::clock::SystemClock;
 use stepvault_testkit::s3::StrictS3;
 
-use crate::harness::{Rig, id, run_name};
+use crate::harness::{Rig, id, in_launch, in_launch_since, run_name};
 
 /// Nodes that share one remote, each with a disk of its own.
 struct Cluster {
@@ -56,7 +56,7 @@ impl Cluster {
     }
 
     fn request(&self, rank: usize, source: &Path) -> CheckpointToSeal {
-        CheckpointToSeal { writer: self.writer(rank), ..self.rigs[rank].request(source) }
+        self.rigs[rank].request_of(self.writer(rank), source)
     }
 
     /// Writes and pushes a node's own files of a step that its agent saw appear.
@@ -71,7 +71,7 @@ impl Cluster {
         let files = [(own.as_str(), 3000), ("common.json", 200)];
         let source = self.rigs[rank].write_step(step, &files, step + 7, written_seconds);
         let mut request = self.request(rank, &source);
-        request.live = Some(LiveSave { after: after.map(|step| id(1, step).step) });
+        request.origin.live = Some(LiveSave { after: after.map(|step| id(1, step).step) });
         self.rigs[rank].push_as(request).await.unwrap()
     }
 
@@ -266,9 +266,8 @@ async fn nodes_that_declare_different_things_are_told_so() {
     cluster.save(0, 100, 1000).await;
     let source = cluster.rigs[1].write_step(100, &[("rank_1.distcp", 10)], 1, 1000);
     let single = CheckpointToSeal {
-        writer: Writer::single_node(NodeName::new("node-1").unwrap()),
         attempt: Some(Attempt::FIRST),
-        ..cluster.rigs[1].request(&source)
+        ..cluster.rigs[1].request_of(Writer::single_node(NodeName::new("node-1").unwrap()), &source)
     };
     let error = cluster.rigs[1].push_as(single).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Conflict);
@@ -734,7 +733,7 @@ async fn without_the_store_every_node_seals_and_none_makes_up_an_attempt() {
     drop(server);
     let source = cluster.rigs[0].write_step(100, &[("model.pt", 10)], 1, 1000);
     let single = Writer { place: NodePlace::single_node(ranked(0).unwrap()), ..cluster.writer(0) };
-    let request = CheckpointToSeal { writer: single, ..cluster.request(0, &source) };
+    let request = cluster.rigs[0].request_of(single, &source);
     let report = cluster.rigs[0].push_as(request).await.unwrap();
     assert!(report.newly_sealed);
     assert_eq!(report.id, id(1, 100));
@@ -781,7 +780,8 @@ async fn what_is_older_than_a_launch_goes_to_the_one_before() {
     let since = Timestamp::from_seconds(5000);
     let own = "rank_0.distcp";
     let left = cluster.rigs[0].write_step(200, &[(own, 3000)], 7, 2000);
-    let request = CheckpointToSeal { launch_since: since, ..cluster.request(0, &left) };
+    let mut request = cluster.request(0, &left);
+    request.current.launch_since = since;
     assert_eq!(cluster.rigs[0].push_as(request.clone()).await.unwrap().id, id(1, 200));
     // A disk that knows of no launch but this one has been written since.
     cluster.rigs[0].lose_node();
@@ -813,7 +813,7 @@ async fn a_save_that_retention_removed_is_never_sealed_again_by_a_later_launch()
     let cluster = after_retention().await;
     // The directory is still there, and the agent of this launch takes all that it finds for its own.
     let left = cluster.rigs[1].outputs().join("step_100");
-    let request = |cluster: &Cluster| CheckpointToSeal { in_launch: true, ..cluster.request(1, &left) };
+    let request = |cluster: &Cluster| in_launch(cluster.request(1, &left));
     let error = cluster.rigs[1].push_as(request(&cluster)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
     assert!(error.to_string().contains("was removed by retention"), "{error}");
@@ -842,7 +842,7 @@ async fn a_save_whose_record_was_lost_is_recorded_when_it_is_found_again() {
     cluster.rigs[0].prune(1).await.unwrap();
     "second".clone_into(&mut cluster.launch);
     let left = cluster.rigs[1].outputs().join("step_100");
-    let request = CheckpointToSeal { in_launch: true, ..cluster.request(1, &left) };
+    let request = in_launch(cluster.request(1, &left));
     let error = cluster.rigs[1].push_as(request).await.unwrap_err();
     assert!(error.to_string().contains("was removed by retention"), "{error}");
 }
@@ -852,10 +852,7 @@ async fn a_removed_save_that_was_sealed_during_an_outage_is_discarded_when_the_r
     let mut cluster = after_retention().await;
     let there = std::mem::take(&mut cluster.rigs[1].remotes);
     cluster.rigs[1].add_one_that_is_away("disk").await;
-    let late = CheckpointToSeal {
-        in_launch: true,
-        ..cluster.request(1, &cluster.rigs[1].outputs().join("step_100"))
-    };
+    let late = in_launch(cluster.request(1, &cluster.rigs[1].outputs().join("step_100")));
     let sealed = cluster.rigs[1].push_as(late).await.unwrap();
     assert!(sealed.provisional);
     cluster.rigs[1].remotes = there;
@@ -876,7 +873,7 @@ async fn an_agent_that_starts_during_a_save_does_not_refuse_it() {
     let launch_since = SystemClock.now();
     tokio::time::sleep(Duration::from_millis(30)).await;
     std::fs::write(source.join("rank_1.distcp"), "of the same start").unwrap();
-    let request = CheckpointToSeal { launch_since, in_launch: true, ..cluster.request(0, &source) };
+    let request = in_launch_since(launch_since, cluster.request(0, &source));
     cluster.rigs[0].push_as(request).await.unwrap();
 }
 
@@ -892,10 +889,8 @@ async fn a_directory_with_files_of_two_starts_is_not_sealed() {
     let since = SystemClock.now();
     tokio::time::sleep(Duration::from_millis(30)).await;
     let of_second_start = |source: &Path, step: Option<u64>| CheckpointToSeal {
-        launch_since: since,
-        in_launch: true,
         step: step.map(|step| Step::new(step).unwrap()),
-        ..cluster.request(0, source)
+        ..in_launch_since(since, cluster.request(0, source))
     };
     std::fs::write(torn.join("rank_4.distcp"), "of the second start").unwrap();
     let error = cluster.rigs[0].push_as(of_second_start(&torn, None)).await.unwrap_err();
@@ -913,7 +908,7 @@ async fn a_directory_with_files_of_two_starts_is_not_sealed() {
     for file in ["tokenizer.json", "rank_0.distcp"] {
         std::fs::copy(torn.join("rank_0.distcp"), last.join(file)).unwrap();
     }
-    let later = CheckpointToSeal { launch_since: SystemClock.now(), ..of_second_start(&last, Some(200)) };
+    let later = in_launch_since(SystemClock.now(), of_second_start(&last, Some(200)));
     tokio::time::sleep(Duration::from_millis(30)).await;
     std::fs::write(last.join("rank_0.distcp"), "of the third start").unwrap();
     cluster.rigs[0].push_as(later).await.unwrap();

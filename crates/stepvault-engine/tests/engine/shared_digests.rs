@@ -7,7 +7,7 @@ use stepvault_core::ErrorKind;
 use stepvault_core::ids::StepId;
 use stepvault_core::path::RelativePath;
 use stepvault_core::remote_settings::RemoteSettings;
-use stepvault_engine::push::seal_checkpoint;
+use stepvault_engine::push::identify_and_seal;
 use stepvault_engine::upload::{SharedDigests, UploadSession, Uploaded};
 use stepvault_local::sealed::SealedStep;
 use stepvault_remote::s3::StaticKeys;
@@ -34,7 +34,7 @@ async fn session(rig: &Rig, remote: usize, digests: &SharedDigests) -> UploadSes
 
 async fn sealed(rig: &Rig, step: u64, size: usize) -> SealedStep {
     let source = rig.write_step(step, &[("big.bin", size), ("small", 10)], step, 1_000);
-    seal_checkpoint(&rig.vault, &[], rig.request(&source), &rig.observer).await.unwrap();
+    identify_and_seal(&rig.vault, &[], rig.request(&source), &rig.observer).await.unwrap();
     let id: StepId = id(1, step);
     rig.vault.step(&run_name(), id).unwrap().unwrap()
 }

@@ -8,7 +8,7 @@ use stepvault_core::path::RelativePath;
 use stepvault_core::records::Tombstone;
 use stepvault_core::retention::RefusalKind;
 use stepvault_engine::gc::run_gc;
-use stepvault_engine::push::seal_checkpoint;
+use stepvault_engine::push::identify_and_seal;
 use stepvault_engine::restore::{RestoreRequest, plan};
 use stepvault_engine::tier::leases::HeldLease;
 use stepvault_testkit::faults::FaultAction;
@@ -290,7 +290,7 @@ async fn a_writer_that_may_only_read_is_told_whether_the_step_is_durable() {
         (1, rig.write_step(1, &[("x", 100), ("y", 7)], 1, 1_000)),
         (2, rig.write_step(2, &[("x", 100)], 2, 2_000)),
     ] {
-        seal_checkpoint(&rig.vault, &[], rig.request(&source), &rig.observer).await.unwrap();
+        identify_and_seal(&rig.vault, &[], rig.request(&source), &rig.observer).await.unwrap();
         sealed.push(rig.vault.step(&run_name(), id(1, step)).unwrap().unwrap());
     }
     let action = FaultAction::refuse(403, "AccessDenied");

@@ -18,13 +18,15 @@ use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind};
 use stepvault_engine::launches::knows_launches;
 use stepvault_engine::memory::MemoryBudget;
-use stepvault_engine::placement::{Outcome, Placer, determine_attempts, make_provisional_again};
+use stepvault_engine::placement::{CurrentWriter, Outcome, determine_attempts, make_provisional_again};
 use stepvault_engine::prune::{LocalPrune, prune_local};
-use stepvault_engine::push::{CheckpointToSeal, MetricsSource, Placed, checkpoint_at, seal_checkpoint};
+use stepvault_engine::push::{
+    CheckpointToSeal, MetricsSource, SealOutcome, checkpoint_at, identify_and_seal,
+};
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_engine::tier::step_state::forget_lost_steps;
 use stepvault_engine::upload::{UploadSession, Uploaded};
-use stepvault_local::seal_record::SealedFile;
+use stepvault_local::seal_record::{AttemptOrigin, SealedFile};
 use stepvault_local::sealed::{SealedStep, UploadState};
 use stepvault_local::source::SourceFile;
 use stepvault_local::tree::Checkpoint;
@@ -190,16 +192,22 @@ impl Agent {
             tree: None,
             step: announced,
             attempt: None,
-            writer: self.writer.clone(),
-            launch_since: self.launch_since,
-            in_launch,
-            not_before: in_launch.then_some(self.launch_since),
-            live,
+            origin: AttemptOrigin {
+                in_launch,
+                not_before: in_launch.then_some(self.launch_since),
+                live,
+                ..AttemptOrigin::default()
+            },
+            current: self.current(),
             links_for_later: None,
             is_overwritten: false,
             metrics_source: MetricsSource::default(),
             digest: Some(self.digest),
         }
+    }
+
+    fn current(&self) -> CurrentWriter {
+        CurrentWriter { writer: self.writer.clone(), launch_since: self.launch_since }
     }
 
     /// Seals what is new; returns false when something must be retried.
@@ -238,9 +246,9 @@ impl Agent {
             if is_changed && self.bug == Some(Bug::ChangesBeginAttempts) {
                 request.attempt = Some(Attempt::new(2).unwrap());
             }
-            let placed = seal_checkpoint(vault, &self.remotes, request, &self.observer).await;
+            let placed = identify_and_seal(vault, &self.remotes, request, &self.observer).await;
             match placed {
-                Ok(Placed::Sealed { step, new, is_live_below_highest }) => {
+                Ok(SealOutcome::Sealed { step, new, is_live_below_highest }) => {
                     if new {
                         state.live_below_highest = is_live_below_highest.then(|| step.id().step);
                     }
@@ -251,7 +259,7 @@ impl Agent {
                         judge.sealed.entry((self.run, step.id())).or_default().push(sealed);
                     }
                 }
-                Ok(Placed::DurableEverywhere(step)) => {
+                Ok(SealOutcome::DurableEverywhere(step)) => {
                     self.trace.note(&self.actor, format_args!("{} is durable everywhere", step.id));
                 }
                 // An attempt that is given may be taken; only a planted bug gives one.
@@ -280,9 +288,9 @@ impl Agent {
     /// Determines the attempts of steps that were sealed while the stores were unreachable; returns false when none
     /// answers.
     async fn determine(&self, vault: &Vault) -> bool {
-        let placer = Placer { writer: self.writer.clone(), launch_since: self.launch_since };
+        let current = self.current();
         let run = self.remotes[0].keys.run();
-        let determined = determine_attempts(vault, &self.remotes, run, &placer, &self.observer).await;
+        let determined = determine_attempts(vault, &self.remotes, run, &current, &self.observer).await;
         let determined = match determined {
             Ok(determined) => determined,
             Err(error) => {

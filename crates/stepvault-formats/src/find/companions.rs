@@ -41,15 +41,17 @@ pub(super) fn saved_with<'a>(alias: &FoundStep, steps: &[&'a FoundStep]) -> Opti
 pub(super) fn add(step: &mut FoundStep, other: FoundStep) {
     let written = (other.bytes, other.files, other.written_at);
     add_paths(step, other.members, written, other.content);
-    if other.quiet_rule == QuietRule::Always {
-        step.quiet_rule = QuietRule::Always;
-    }
     match (&mut step.complete, other.complete) {
         (Completeness::NotYet { reasons }, Completeness::NotYet { reasons: more }) => {
             reasons.extend(more);
         }
         (complete, other @ Completeness::NotYet { .. }) => *complete = other,
-        (_, Completeness::Complete { .. }) => {}
+        (Completeness::Complete { quiet_rule, .. }, Completeness::Complete { quiet_rule: other, .. }) => {
+            if other == QuietRule::Always {
+                *quiet_rule = other;
+            }
+        }
+        (Completeness::NotYet { .. }, Completeness::Complete { .. }) => {}
     }
 }
 

@@ -46,6 +46,8 @@ pub enum Completeness {
     Complete {
         /// The proof, as text.
         proof: String,
+        /// When it must also be quiet.
+        quiet_rule: QuietRule,
     },
     /// The step is not complete, or nothing proves it yet.
     NotYet {
@@ -87,8 +89,6 @@ pub struct FoundStep {
     pub rewritten: bool,
     /// Whether it is complete.
     pub complete: Completeness,
-    /// When it must also be quiet.
-    pub quiet_rule: QuietRule,
     /// The number of ranks that wrote it, if known.
     pub ranks: Option<u32>,
     /// The length of all its files, in bytes.
@@ -107,6 +107,14 @@ impl FoundStep {
     /// Returns whether it is complete.
     pub fn is_complete(&self) -> bool {
         matches!(self.complete, Completeness::Complete { .. })
+    }
+
+    /// Returns when it must also be quiet: always, while it is not complete.
+    pub fn quiet_rule(&self) -> QuietRule {
+        match self.complete {
+            Completeness::Complete { quiet_rule, .. } => quiet_rule,
+            Completeness::NotYet { .. } => QuietRule::Always,
+        }
     }
 
     /// Returns the number that its content states now, where its name has none.

@@ -57,7 +57,10 @@ pub(super) fn judge(unit: &Unit<'_>, around: &Surroundings<'_>) -> (Completeness
         reasons.extend(ranks.count.and_then(|count| too_few_ranks(count, around)));
     }
     match proof(unit, around) {
-        Ok(proof) if reasons.is_empty() => (Completeness::Complete { proof }, ranks.count),
+        Ok(proof) if reasons.is_empty() => {
+            let quiet_rule = quiet_rule(unit, around);
+            (Completeness::Complete { proof, quiet_rule }, ranks.count)
+        }
         Ok(_) => (Completeness::NotYet { reasons }, ranks.count),
         Err(reason) => {
             reasons.push(reason);
@@ -218,7 +221,7 @@ fn own_proof(unit: &Unit<'_>, around: &Surroundings<'_>) -> Result<String, Strin
 }
 
 /// Returns when the step, once complete, must also be quiet.
-pub(super) fn quiet_rule(unit: &Unit<'_>, around: &Surroundings<'_>) -> QuietRule {
+fn quiet_rule(unit: &Unit<'_>, around: &Surroundings<'_>) -> QuietRule {
     let written = unit.newest();
     let is_proved = match &unit.series.complete.proof {
         // The configuration says it of every save.

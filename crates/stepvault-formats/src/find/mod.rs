@@ -20,7 +20,7 @@ use self::copies::leave_out_copies;
 pub use self::found::{
     Completeness, Extent, FindOptions, Found, FoundStep, LONGEST_SAVE_SECONDS, LinkFound, QuietRule,
 };
-use self::judge::{Surroundings, judge, quiet_rule};
+use self::judge::{Surroundings, judge};
 pub use self::leftover::{Leftover, copied_files, leftovers};
 use self::unit::{Member, Unit, newest_of, total_bytes};
 use self::units::{Collected, collect};
@@ -72,8 +72,7 @@ pub fn find_steps(
                 follower: followers.get(index).copied().flatten(),
             };
             let (complete, ranks) = judge(unit, &surroundings);
-            let quiet_rule = quiet_rule(unit, &surroundings);
-            if matches!(complete, Completeness::Complete { .. }) {
+            if let Completeness::Complete { quiet_rule, .. } = complete {
                 if is_compared(unit, quiet_rule, options.extent) {
                     let names = names_of(unit, tree);
                     missing.insert(unit.path().to_owned(), usual.lacking(unit.step, &names));
@@ -90,7 +89,7 @@ pub fn find_steps(
                 earlier_ranks = ranks.or(earlier_ranks);
                 before = Some(unit);
             }
-            steps.push(found_step(unit, complete, ranks, quiet_rule));
+            steps.push(found_step(unit, complete, ranks));
         }
     }
     let copies = leave_out_copies(profile, &mut steps, tree, files);
@@ -176,12 +175,7 @@ fn is_known_copy(unit: &Unit<'_>, pointers: &[PointerFound]) -> bool {
         .all(|member| pointers.iter().any(|pointer| pointer.path == member.path && pointer.target.is_some()))
 }
 
-fn found_step(
-    unit: &Unit<'_>,
-    complete: Completeness,
-    ranks: Option<u32>,
-    quiet_rule: QuietRule,
-) -> FoundStep {
+fn found_step(unit: &Unit<'_>, complete: Completeness, ranks: Option<u32>) -> FoundStep {
     let stored = || unit.judged_files().map(|(_, file)| file).chain(&unit.clutter);
     let beside = unit.beside.iter().map(|beside| beside.path.clone());
     let own = unit.members.iter().map(|member| member.path.clone());
@@ -192,7 +186,6 @@ fn found_step(
         step: unit.step,
         rewritten: unit.rewritten,
         complete,
-        quiet_rule,
         ranks,
         bytes: total_bytes(stored()),
         files: stored().count() as u64,
@@ -222,7 +215,6 @@ fn temporary_step(tree: &Tree, path: &str, step: u64) -> FoundStep {
         complete: Completeness::NotYet {
             reasons: vec!["it has a temporary name, and a finished step is renamed".to_owned()],
         },
-        quiet_rule: QuietRule::Always,
         ranks: None,
         bytes: total_bytes(&files),
         files: files.len() as u64,

@@ -29,58 +29,90 @@ pub(crate) struct Collected<'a> {
     pub(crate) ignored: Vec<String>,
 }
 
+/// Finds the units of a directory in passes: each entry is assigned; units of several entries are completed and joined; the
+/// numbers that their content states are read.
 pub(crate) fn collect<'a>(profile: &'a Profile, tree: &Tree, files: &dyn OpenFile) -> Collected<'a> {
-    let mut unfinished = Vec::new();
-    let mut ignored = Vec::new();
-    // Directories that belong to one step as a whole, with everything below them.
-    let mut taken = BTreeSet::new();
-    let mut units: BTreeMap<(usize, String), Unit<'a>> = BTreeMap::new();
-    // Entries with a number that no series matches.
-    let mut loose = Vec::new();
+    let Assigned { units, loose, temporary, ignored, .. } = assign_entries(profile, tree, files);
+    let mut units: Vec<_> = units.into_values().collect();
+    complete_units(&mut units, tree, files);
+    add_recipe_state(&mut units, tree, files);
+    join_by_number(&mut units, &loose, tree);
+    if profile.name == GENERIC {
+        leave_out_other_numbers(&mut units);
+    }
+    state_numbers(&mut units, tree, files);
+    units.sort_by(|one, other| {
+        (index_of(profile, one.series), one.step, one.path()).cmp(&(
+            index_of(profile, other.series),
+            other.step,
+            other.path(),
+        ))
+    });
+    Collected { units, temporary, ignored }
+}
+
+/// The entries of a directory, each assigned to a unit or set aside.
+#[derive(Default)]
+struct Assigned<'a> {
+    /// By the index of their series, and by what their entries have in common.
+    units: BTreeMap<(usize, String), Unit<'a>>,
+    /// Entries with a number that no series matches.
+    loose: Vec<(String, u64)>,
+    temporary: Vec<(String, Option<u64>)>,
+    ignored: Vec<String>,
+    /// Directories that belong to one step as a whole, or are set aside, with everything below them.
+    taken: BTreeSet<String>,
+}
+
+fn assign_entries<'a>(profile: &'a Profile, tree: &Tree, files: &dyn OpenFile) -> Assigned<'a> {
+    let mut assigned = Assigned::default();
     for (path, entry) in tree.entries() {
-        if is_below(path, &taken) {
-            continue;
-        }
-        if last_component(path).starts_with(OWN) {
-            taken.insert(path.to_owned());
-            continue;
-        }
-        if profile.ignores(path) {
-            ignored.push(path.to_owned());
-            taken.insert(path.to_owned());
-            continue;
-        }
-        if let Some(Temporary { step }) = temporary(profile, path) {
-            unfinished.push((path.to_owned(), step));
-            taken.insert(path.to_owned());
+        if is_below(path, &assigned.taken) || assigned.sets_aside(profile, path) {
             continue;
         }
         let Some(choice) = choose(profile, tree, path, entry) else {
-            loose.extend(number_of_loose(path, &entry.kind).map(|number| (path.to_owned(), number)));
+            let number = number_of_loose(path, &entry.kind);
+            assigned.loose.extend(number.map(|number| (path.to_owned(), number)));
             continue;
         };
-        let step = match choice.parts.step {
-            Some(step) => Some(step),
-            None if choice.series.rewritten || choice.series.path.has_group("step") => None,
-            None => step_name::parse(last_component(path)),
-        };
-        if choice.series.unit != Some(UnitRule::ArealRecover) && choice.series.numbered && step.is_none() {
-            continue;
-        }
-        if profile.name == GENERIC
-            && entry.kind == EntryKind::Directory
-            && !is_step_directory(tree, path, step)
+        let step = choice.step(path);
+        let needs_number = choice.series.unit != Some(UnitRule::ArealRecover) && choice.series.numbered;
+        let is_directory = entry.kind == EntryKind::Directory;
+        let is_generic = profile.name == GENERIC;
+        if needs_number && step.is_none()
+            || is_generic && is_directory && !is_step_directory(tree, path, step)
+            || is_generic && step.is_none() && is_text_alone(path, tree, files)
         {
             continue;
         }
-        if profile.name == GENERIC && step.is_none() && is_text_alone(path, tree, files) {
-            continue;
+        if is_directory {
+            assigned.taken.insert(path.to_owned());
         }
-        if entry.kind == EntryKind::Directory {
-            taken.insert(path.to_owned());
+        assigned.add(choice, path, step);
+    }
+    assigned
+}
+
+impl<'a> Assigned<'a> {
+    /// Sets an entry aside that is stepvault's own, is ignored, or has a temporary name.
+    fn sets_aside(&mut self, profile: &Profile, path: &str) -> bool {
+        if !last_component(path).starts_with(OWN) {
+            if profile.ignores(path) {
+                self.ignored.push(path.to_owned());
+            } else if let Some(Temporary { step }) = temporary(profile, path) {
+                self.temporary.push((path.to_owned(), step));
+            } else {
+                return false;
+            }
         }
-        let key = (choice.index, areal_key(choice.series, path).unwrap_or(choice.parts.without_rank.clone()));
-        let unit = units.entry(key).or_insert_with(|| Unit {
+        self.taken.insert(path.to_owned());
+        true
+    }
+
+    /// Adds an entry to the unit that it belongs to.
+    fn add(&mut self, choice: Choice<'a>, path: &str, step: Option<u64>) {
+        let key = areal_key(choice.series, path).unwrap_or(choice.parts.without_rank.clone());
+        let unit = self.units.entry((choice.index, key)).or_insert_with(|| Unit {
             series: choice.series,
             members: Vec::new(),
             step,
@@ -97,7 +129,11 @@ pub(crate) fn collect<'a>(profile: &'a Profile, tree: &Tree, files: &dyn OpenFil
         unit.clutter.extend(choice.clutter);
         unit.members.push(Member { path: path.to_owned(), parts: choice.parts });
     }
-    let mut units: Vec<_> = units.into_values().collect();
+}
+
+/// Puts the entries of each unit in order, and completes what several directories make up. Drops units of which nothing is
+/// left then.
+fn complete_units(units: &mut Vec<Unit<'_>>, tree: &Tree, files: &dyn OpenFile) {
     units.retain_mut(|unit| {
         unit.members.sort_by(|one, other| (one.parts.rank, &one.path).cmp(&(other.parts.rank, &other.path)));
         match unit.series.unit {
@@ -105,20 +141,6 @@ pub(crate) fn collect<'a>(profile: &'a Profile, tree: &Tree, files: &dyn OpenFil
             Some(UnitRule::TorchtuneEpoch) | None => true,
         }
     });
-    add_recipe_state(&mut units, tree, files);
-    join_by_number(&mut units, &loose, tree);
-    if profile.name == GENERIC {
-        leave_out_other_numbers(&mut units);
-    }
-    state_numbers(&mut units, tree, files);
-    units.sort_by(|one, other| {
-        (index_of(profile, one.series), one.step, one.path()).cmp(&(
-            index_of(profile, other.series),
-            other.step,
-            other.path(),
-        ))
-    });
-    Collected { units, temporary: unfinished, ignored }
 }
 
 /// Adds the other files of the steps without a number in their names, and reads the numbers that they state.
@@ -198,6 +220,17 @@ struct Choice<'a> {
     files: Vec<UnitFile>,
     clutter: Vec<UnitFile>,
     fits: bool,
+}
+
+impl Choice<'_> {
+    /// Returns the number in the name of the entry.
+    fn step(&self, path: &str) -> Option<u64> {
+        match self.parts.step {
+            None if self.series.rewritten || self.series.path.has_group("step") => None,
+            None => step_name::parse(last_component(path)),
+            step => step,
+        }
+    }
 }
 
 /// Returns the series of an entry: the first that matches its path and content; if there is none, the first that

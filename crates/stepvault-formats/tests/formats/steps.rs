@@ -46,7 +46,7 @@ fn rows(fixture: &Value, profiles: &ProfileSet) -> Vec<Row> {
         let broken = check.broken().map(|(path, why)| format!("{path}: {why}"));
         let mut reasons: Vec<String> = step.reasons().iter().cloned().chain(broken).collect();
         if reasons.is_empty()
-            && let stepvault_formats::find::Completeness::Complete { proof } = &step.complete
+            && let stepvault_formats::find::Completeness::Complete { proof, .. } = &step.complete
         {
             reasons.push(proof.clone());
         }

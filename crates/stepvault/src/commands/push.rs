@@ -17,6 +17,7 @@ use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::exclusive::{ExclusiveRun, Purpose};
+use stepvault_engine::placement::CurrentWriter;
 use stepvault_engine::push::{
     CheckpointToSeal, MetricsSource, PushReport, RemoteOutcome, SourceCheck, check_source, checkpoint_at,
     push,
@@ -24,6 +25,7 @@ use stepvault_engine::push::{
 use stepvault_engine::upload::Uploaded;
 use stepvault_formats::find::Extent;
 use stepvault_local::clock::SystemClock;
+use stepvault_local::seal_record::AttemptOrigin;
 use tokio::time::sleep;
 
 use crate::arguments::values::{checked, duration, metric};
@@ -172,12 +174,9 @@ pub(super) async fn execute(tiers: &Tiers, arguments: PushArguments) -> Result<P
         tree: None,
         step: arguments.step.or(checked.stated_step),
         attempt: tiers.settings.attempt(arguments.attempt)?,
-        writer: tiers.writer.clone(),
         // A manual push during a launch belongs to that launch.
-        launch_since: SystemClock.now(),
-        in_launch: true,
-        not_before: None,
-        live: None,
+        origin: AttemptOrigin { in_launch: true, ..AttemptOrigin::default() },
+        current: CurrentWriter { writer: tiers.writer.clone(), launch_since: SystemClock.now() },
         links_for_later,
         is_overwritten: checked.is_overwritten,
         metrics_source: MetricsSource::of(&tiers.run),

@@ -49,7 +49,7 @@ fn ultralytics_saves_last_and_best_until_its_last_write() {
     memory.write_bytes("weights/best.pt", &epoch(3));
     let both = |step| rewritten("weights/last.pt", step, &["weights/best.pt"]);
     assert_eq!(steps("ultralytics", &memory), [both(Some(3))]);
-    assert_eq!(look("ultralytics", &memory).steps[0].quiet_rule, QuietRule::Briefly);
+    assert_eq!(look("ultralytics", &memory).steps[0].quiet_rule(), QuietRule::Briefly);
     // A save of the same epoch under its number: last.pt is a copy of it.
     memory.write_bytes("weights/epoch3.pt", &epoch(3));
     let numbered = ("weights/epoch3.pt".to_owned(), Some(3), false, Vec::new());
@@ -174,7 +174,7 @@ fn one_file_of_an_unknown_trainer() {
     assert_eq!(steps("generic", &memory), [one(Some(12))]);
     let found = look("generic", &memory);
     assert_eq!(found.steps[0].members, ["model.pt", "best.pt", "checkpoint.pt"]);
-    assert_eq!(found.steps[0].quiet_rule, QuietRule::Briefly);
+    assert_eq!(found.steps[0].quiet_rule(), QuietRule::Briefly);
     // Counted anew in each epoch, perhaps.
     memory.write_bytes("checkpoint.pt", &torch(&(number("step", 12) + &number("epoch", 2))));
     assert_eq!(steps("generic", &memory), [one(None)]);

@@ -1,31 +1,32 @@
-//! Sends a file of a step: it is read once, its file parts are hashed and copied inside the store or sent, and its object
-//! is completed and proved.
+//! Sends a file of a step: each part is read once, hashed, and copied inside the store or sent; then its object is completed
+//! and proved.
 
+use std::io;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use stepvault_core::digest::{ContentDigest, DigestAlgorithm, FileDigest, PartDigest};
 use stepvault_core::file_parts::FileParts;
 use stepvault_core::observe::{Event, Observer, Tier};
 use stepvault_core::path::RelativePath;
-use stepvault_core::remote_settings::ReadBack;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::journal::{FileProgress, Journal, JournalRecord};
 use stepvault_local::seal_record::SealedFile;
 use stepvault_local::source::SourceFile;
-use stepvault_remote::payload::{Payload, Sending};
+use stepvault_remote::payload::{BlockSource, Payload, READ_BLOCK_BYTES, Sending};
 use stepvault_remote::store::{Created, ObjectInfo, PartReceipt};
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, OwnedSemaphorePermit};
 use tokio::time::Instant;
 
 use super::copy::CopySources;
-use super::digests::StepDigests;
-use super::read::ReadPart;
+use super::digests::{PartCell, StepDigests, changed_between_uploads};
 use super::session::UploadSession;
 use crate::blocking::blocking;
-use crate::local_digest::digest_parts;
-use crate::tier::run_remote::WrittenRecord;
+use crate::local_digest::{digest_parts, digest_range, read_and_digest};
+use crate::memory::Buffer;
 
 /// While parts are acknowledged within this time, more of them at once pay off.
 const FAST_ACK: Duration = Duration::from_secs(2);
@@ -37,7 +38,7 @@ pub(super) struct FileUpload {
     pub(super) journal: Arc<Journal>,
     pub(super) copies: Arc<CopySources>,
     pub(super) file: SealedFile,
-    pub(super) local_path: std::path::PathBuf,
+    pub(super) local_path: PathBuf,
     pub(super) key: String,
     pub(super) layout: FileParts,
     pub(super) algorithm: DigestAlgorithm,
@@ -52,7 +53,7 @@ pub(super) struct FileUpload {
 #[derive(Debug)]
 pub(super) struct SendProgress {
     /// Open from the first part to the last, so that hashing and sending use the same descriptor.
-    pub(super) source: Arc<Mutex<Option<Arc<SourceFile>>>>,
+    source: Arc<Mutex<Option<Arc<SourceFile>>>>,
     pub(super) upload: OnceCell<String>,
     receipts: Mutex<Vec<Option<PartReceipt>>>,
     remaining: AtomicU32,
@@ -432,6 +433,188 @@ fn range_length(layout: FileParts, index: u32) -> u64 {
     range.end - range.start
 }
 
+// Reads and hashes file parts: into memory while there is plenty, otherwise only for their digest, to be read again while
+// they are sent.
+
+/// The memory of a body that is read again while it is sent: the block that the connection takes its slices from, the
+/// next one, and what the connection has queued.
+const STREAMED_BYTES: usize = 2 * READ_BLOCK_BYTES;
+
+impl FileUpload {
+    async fn source(&self) -> Result<Arc<SourceFile>> {
+        let (slot, path, file) =
+            (Arc::clone(&self.progress.source), self.local_path.clone(), self.file.clone());
+        blocking(move || {
+            let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(source) = slot.as_ref() {
+                return Ok(Arc::clone(source));
+            }
+            let source = Arc::new(SourceFile::open(&path, &file)?);
+            *slot = Some(Arc::clone(&source));
+            Ok(source)
+        })
+        .await
+    }
+
+    async fn read_part(&self, index: u32) -> Result<ReadPart> {
+        let range = self.layout.range(index);
+        let source = self.source().await?;
+        match self.buffer_for(range.end - range.start).await? {
+            Some(buffer) => self.read(source, index, buffer).await,
+            None => self.hash(source, index).await,
+        }
+    }
+
+    /// Reads a file of one part, and checks after its last byte that it is what was sealed.
+    async fn read_whole(&self) -> Result<ReadPart> {
+        let (path, file, algorithm) = (self.local_path.clone(), self.file.clone(), self.algorithm);
+        let buffer = match (self.buffer_for(self.layout.size_bytes()).await?, self.shared_digest(0)) {
+            (Some(buffer), None) => {
+                let read = blocking(move || {
+                    let source = SourceFile::open(&path, &file)?;
+                    let read = read_and_digest(&source, 0, buffer, algorithm)?;
+                    source.check_unchanged()?;
+                    Ok(read)
+                });
+                return Ok(ReadPart::held(read.await?));
+            }
+            (buffer, _) => buffer,
+        };
+        let source = blocking(move || Ok(Arc::new(SourceFile::open(&path, &file)?))).await?;
+        let part = match buffer {
+            Some(buffer) => self.read(Arc::clone(&source), 0, buffer).await?,
+            None => self.hash(Arc::clone(&source), 0).await?,
+        };
+        blocking(move || source.check_unchanged()).await?;
+        Ok(part)
+    }
+
+    /// Reads a part into memory, and hashes it unless its digest is known.
+    async fn read(&self, source: Arc<SourceFile>, index: u32, mut buffer: Buffer) -> Result<ReadPart> {
+        let (start, algorithm) = (self.layout.range(index).start, self.algorithm);
+        let Some(shared) = self.shared_digest(index) else {
+            let read = blocking(move || read_and_digest(&source, start, buffer, algorithm));
+            return Ok(ReadPart::held(read.await?));
+        };
+        let mut is_read = false;
+        let digest = *shared
+            .get_or_try_init(|| async {
+                let (source, unread) = (Arc::clone(&source), std::mem::take(&mut buffer));
+                let (read, digest) =
+                    blocking(move || read_and_digest(&source, start, unread, algorithm)).await?;
+                (buffer, is_read) = (read, true);
+                Ok::<_, Error>(digest)
+            })
+            .await?;
+        if !is_read {
+            buffer = blocking(move || {
+                buffer.fill(|position, block| source.read_at(start + position, block))?;
+                Ok(buffer)
+            })
+            .await?;
+        }
+        Ok(ReadPart::held((buffer, digest)))
+    }
+
+    /// Returns the place of a part's digest that all remotes of the step share.
+    fn shared_digest(&self, index: u32) -> Option<PartCell> {
+        self.digests.as_ref()?.part(&self.file, index)
+    }
+
+    /// Returns why the bytes of a part are not those that an upload to another remote has hashed, if that is so.
+    async fn changed_since_hashed(&self, index: u32) -> Option<Error> {
+        let shared = self.shared_digest(index)?;
+        let known = *shared.get()?;
+        let (path, file, range) = (self.local_path.clone(), self.file.clone(), self.layout.range(index));
+        let algorithm = self.algorithm;
+        let hashed = blocking(move || digest_range(&SourceFile::open(&path, &file)?, range, algorithm)).await;
+        match hashed {
+            Ok(digest) if digest == known => None,
+            Ok(_) => {
+                if let Some(digests) = &self.digests {
+                    digests.forget(&self.file, index);
+                }
+                Some(changed_between_uploads(&self.local_path.display()))
+            }
+            Err(error) => Some(error),
+        }
+    }
+
+    /// Returns memory for a whole body; `None` where there is not plenty for the requests that the store is worth, and the
+    /// body can be read again while it is sent: the store streams bodies, and parts are acknowledged quickly. On a slow
+    /// link, more of them at once would only take longer, and none would be whole when the machine is taken away.
+    async fn buffer_for(&self, size_bytes: u64) -> Result<Option<Buffer>> {
+        let size = usize::try_from(size_bytes).unwrap_or(usize::MAX);
+        let budget = &self.session.budget;
+        let store = &self.session.remote.store;
+        let streams = store.capabilities().streams_bodies && size > STREAMED_BYTES;
+        // The bodies of all concurrent requests fit into memory, also after the next step up in concurrency: reading them
+        // twice would gain nothing.
+        let suffices = store.concurrency_limit().is_some_and(|limit| budget.holds(2 * limit.current(), size));
+        if !streams || suffices {
+            return budget.take(size).await.map(Some);
+        }
+        if let Some(buffer) = budget.take_if_plenty(size) {
+            return Ok(Some(buffer));
+        }
+        let mut acks_fast = self.session.acks_fast.subscribe();
+        tokio::select! {
+            // The fixed order lets a simulation be repeated.
+            biased;
+            Ok(_) = acks_fast.wait_for(|acks_fast| *acks_fast) => Ok(None),
+            buffer = budget.take(size) => buffer.map(Some),
+        }
+    }
+
+    /// Hashes a part whose bytes are read again for each request, from the same open file: the store checks them against
+    /// the digest.
+    async fn hash(&self, source: Arc<SourceFile>, index: u32) -> Result<ReadPart> {
+        let range = self.layout.range(index);
+        let (start, size_bytes, algorithm) = (range.start, range.end - range.start, self.algorithm);
+        let room = self.session.budget.reserve(STREAMED_BYTES).await?;
+        let hash = || async {
+            let hashed = Arc::clone(&source);
+            let _turn = self.session.hashing.acquire().await;
+            blocking(move || digest_range(&hashed, range, algorithm)).await
+        };
+        let digest = match self.shared_digest(index) {
+            Some(shared) => *shared.get_or_try_init(hash).await?,
+            None => hash().await?,
+        };
+        let source: Arc<dyn BlockSource> = Arc::new(SourceRange { source, start });
+        Ok(ReadPart { body: Payload::read_from(&source, size_bytes), digest, room: Some(room) })
+    }
+}
+
+/// A part that was read and hashed.
+struct ReadPart {
+    body: Payload,
+    digest: PartDigest,
+    /// The memory of a body that is read again while it is sent.
+    room: Option<OwnedSemaphorePermit>,
+}
+
+impl ReadPart {
+    fn held((buffer, digest): (Buffer, PartDigest)) -> Self {
+        Self { body: buffer.into_payload(), digest, room: None }
+    }
+}
+
+/// A range of a sealed file, from `start` on.
+#[derive(Debug)]
+struct SourceRange {
+    source: Arc<SourceFile>,
+    start: u64,
+}
+
+impl BlockSource for SourceRange {
+    fn read(&self, offset: u64, length: usize) -> io::Result<Bytes> {
+        let mut block = vec![0; length];
+        self.source.read_at(self.start + offset, &mut block).map_err(io::Error::other)?;
+        Ok(block.into())
+    }
+}
+
 // Proves what was sent: each object when it is complete.
 
 impl FileUpload {
@@ -504,27 +687,5 @@ impl FileUpload {
                 "let the trainer write this file on one node only or under a different name on each node, or give \
                  each node its own run",
             )
-    }
-}
-
-impl UploadSession {
-    /// Whether the bytes of an object in `parts` parts have to be read back although the store returned a checksum.
-    pub(super) fn must_read_back(&self, algorithm: DigestAlgorithm, parts: usize) -> bool {
-        let checked = self.guarantees.checks(algorithm, parts);
-        // A store may turn out to accept no checksums after it was probed.
-        let sends_them = self.remote.store.capabilities().checks_checksums;
-        self.remote.settings.read_back == ReadBack::Always || !checked || !sends_them
-    }
-
-    /// Proves a record as a file of one part is proved: by the store's answer if its checksums can be trusted, otherwise
-    /// byte for byte. Returns its bytes.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Conflict`] when the key holds a different record.
-    pub(super) async fn prove_record(&self, written: WrittenRecord) -> Result<Vec<u8>> {
-        match written.proved().filter(|_| !self.must_read_back(DigestAlgorithm::Sha256, 1)) {
-            Some(bytes) => Ok(bytes),
-            None => written.confirm(&self.remote).await,
-        }
     }
 }
