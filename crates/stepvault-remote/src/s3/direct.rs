@@ -204,8 +204,13 @@ impl Direct {
         identity: &Identity,
     ) -> std::result::Result<HttpRequest, BoxError> {
         let mut url = format!("{}/{}", self.bucket_url, percent_encode(full_key, "/"));
-        if let Some((upload, number)) = call.part {
-            write!(url, "?partNumber={number}&uploadId={}", percent_encode(upload, ""))?;
+        match (&call.part, &call.body) {
+            (None, None) => url.push_str("?x-id=GetObject"),
+            (None, Some(_)) => url.push_str("?x-id=PutObject"),
+            (Some((upload, number)), _) => {
+                let upload = percent_encode(upload, "");
+                write!(url, "?x-id=UploadPart&partNumber={number}&uploadId={upload}")?;
+            }
         }
         let mut request = HttpRequest::new(call.sdk_body());
         request.set_method(if call.body.is_some() { "PUT" } else { "GET" })?;
