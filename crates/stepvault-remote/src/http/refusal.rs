@@ -1,5 +1,6 @@
 //! Failed requests of Google's and Azure's APIs: a kind for the caller's decisions, and a text with a hint for the user.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName};
@@ -87,10 +88,10 @@ impl Refusal {
 }
 
 /// Returns the text of the first `<name>` element.
-fn element(text: &str, name: &str) -> Option<String> {
+pub(crate) fn element(text: &str, name: &str) -> Option<String> {
     let (_, rest) = text.split_once(&format!("<{name}>"))?;
     let (inner, _) = rest.split_once(&format!("</{name}>"))?;
-    Some(inner.to_owned())
+    Some(quick_xml::escape::unescape(inner).map_or_else(|_| inner.to_owned(), Cow::into_owned))
 }
 
 /// Returns the text of the first member `name` of a JSON document. Accurate enough for a message, not for a decision.

@@ -9,9 +9,14 @@ use aws_sdk_s3::config::{ConfigBag, Intercept, RuntimeComponents};
 use aws_sdk_s3::error::BoxError;
 use aws_sdk_s3::primitives::{DateTime, DateTimeFormat};
 use aws_sdk_s3::types::{ChecksumAlgorithm, ChecksumType};
+use aws_smithy_runtime_api::http::Headers;
 use stepvault_core::digest::{Crc64Nvme, DigestAlgorithm, Sha256Digest};
 
 use crate::store::StoredChecksum;
+
+/// The headers of the checksums.
+const SHA256: &str = "x-amz-checksum-sha256";
+const CRC64NVME: &str = "x-amz-checksum-crc64nvme";
 
 /// At the completion of an upload, the store is given the checksums of the whole and of each part.
 pub(super) const ALL_CHECKS: u8 = 0;
@@ -41,6 +46,11 @@ impl SentChecksum {
             },
             StoredChecksum::Crc32c(_) | StoredChecksum::None => Self::default(),
         }
+    }
+
+    /// Returns the headers of a request that sends the bytes.
+    pub(super) fn headers(self) -> [(&'static str, Option<String>); 2] {
+        [(SHA256, self.sha256), (CRC64NVME, self.crc64nvme)]
     }
 }
 
@@ -76,28 +86,22 @@ pub(super) fn answered(
     }
 }
 
-/// Keeps headers of the answer to the request that it is attached to; clones share them.
+/// Keeps the headers of the answer to the request that it is attached to; clones share them.
 #[derive(Debug, Clone, Default)]
-pub(super) struct AnswerHeaders(Arc<Mutex<Kept>>);
-
-#[derive(Debug, Default)]
-struct Kept {
-    date: Option<SystemTime>,
-    server: Option<String>,
-}
+pub(super) struct AnswerHeaders(Arc<Mutex<Headers>>);
 
 impl AnswerHeaders {
     /// Returns the date, the only time in an answer to a write; `None` where the store sent none.
     pub(super) fn date(&self) -> Option<SystemTime> {
-        self.kept().date
+        date_of(&self.kept())
     }
 
     /// Returns what the server calls itself; `None` where it sent no name.
     pub(super) fn server(&self) -> Option<String> {
-        self.kept().server.clone()
+        self.kept().get("server").map(str::to_owned)
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    pub(super) fn kept(&self) -> MutexGuard<'_, Headers> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -113,17 +117,18 @@ impl Intercept for AnswerHeaders {
         _components: &RuntimeComponents,
         _config: &mut ConfigBag,
     ) -> Result<(), BoxError> {
-        let headers = context.response().headers();
-        *self.kept() = Kept {
-            date: headers.get("date").and_then(dated),
-            server: headers.get("server").map(str::to_owned),
-        };
+        self.kept().clone_from(context.response().headers());
         Ok(())
     }
 }
 
-/// Parses a `Date` header.
-pub(super) fn dated(text: &str) -> Option<SystemTime> {
-    let date = DateTime::from_str(text, DateTimeFormat::HttpDate).ok()?;
+/// Returns the date of an answer.
+pub(super) fn date_of(headers: &Headers) -> Option<SystemTime> {
+    let date = DateTime::from_str(headers.get("date")?, DateTimeFormat::HttpDate).ok()?;
     SystemTime::try_from(date).ok()
+}
+
+/// Returns the checksums of an answer, the SHA-256 and the CRC-64/NVME.
+pub(super) fn returned(headers: &Headers) -> (Option<&str>, Option<&str>) {
+    (headers.get(SHA256), headers.get(CRC64NVME))
 }

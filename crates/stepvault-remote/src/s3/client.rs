@@ -3,34 +3,32 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use aws_config::environment::region::EnvironmentVariableRegionProvider;
 use aws_config::meta::region::RegionProviderChain;
 use aws_config::profile::ProfileFileRegionProvider;
 use aws_config::{AppName, BehaviorVersion, SdkConfig};
 use aws_sdk_s3::Client;
-use aws_sdk_s3::config::interceptors::{
-    BeforeDeserializationInterceptorContextMut, BeforeTransmitInterceptorContextMut,
-    BeforeTransmitInterceptorContextRef, InterceptorContext,
-};
-use aws_sdk_s3::config::retry::{ClassifyRetry, RetryAction, RetryConfig};
+use aws_sdk_s3::config::interceptors::BeforeTransmitInterceptorContextMut;
 use aws_sdk_s3::config::timeout::TimeoutConfig;
 use aws_sdk_s3::config::{
     Builder, ConfigBag, Credentials, Intercept, Region, RequestChecksumCalculation,
     ResponseChecksumValidation, RuntimeComponents, StalledStreamProtectionConfig,
 };
 use aws_sdk_s3::error::BoxError;
-use aws_smithy_types::config_bag::{Storable, StoreReplace};
+use aws_smithy_runtime_api::http::Headers;
 use aws_types::service_config::ServiceConfigKey;
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::{Error, ErrorKind, Result};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OnceCell};
 use tokio::time::Instant;
 
-use super::checksums::dated;
+use super::clock::{StoreClock, only_skew};
 use super::connector;
 use super::credentials::Chain;
+use super::direct::Direct;
+use super::errors::Fault;
 use crate::http::client::{HttpOptions, Scheme};
 use crate::http::endpoint::{check_endpoint, is_loopback};
 use crate::http::tls::{Authorities, ClientIdentity, has_roots};
@@ -56,34 +54,52 @@ pub(crate) struct Clients {
     keys: Option<StaticKeys>,
     /// When the store first refused a request because it knows no checksums.
     unchecked: Arc<OnceLock<Instant>>,
-    current: Mutex<(Client, Instant)>,
+    current: Mutex<(Arc<Connection>, Instant)>,
     expired: AtomicBool,
+}
+
+/// A client, and what requests without it need.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) sdk: Client,
+    pub(super) common: CommonHeaders,
+    pub(super) clock: StoreClock,
+    direct: OnceCell<Option<Arc<Direct>>>,
+}
+
+impl Connection {
+    /// Returns the way for requests without the SDK; `None` for a bucket that needs it for each. The first call fetches the
+    /// credentials.
+    pub(super) async fn direct(&self, bucket: &str) -> std::result::Result<Option<&Direct>, Fault> {
+        let direct = self.direct.get_or_try_init(|| Direct::find(&self.sdk, bucket)).await?;
+        Ok(direct.as_deref())
+    }
 }
 
 impl Clients {
     /// Loads the configuration and creates the first client. Credentials are fetched with the first request.
     pub(crate) async fn load(settings: &RemoteSettings, keys: Option<StaticKeys>) -> Result<Self> {
         let unchecked = Arc::default();
-        let client = load(settings, keys.as_ref(), Arc::clone(&unchecked)).await?;
+        let connection = load(settings, keys.as_ref(), Arc::clone(&unchecked)).await?;
         Ok(Self {
             unchecked,
             settings: settings.clone(),
             keys,
-            current: Mutex::new((client, Instant::now())),
+            current: Mutex::new((Arc::new(connection), Instant::now())),
             expired: AtomicBool::new(false),
         })
     }
 
     /// Returns the client for the next request.
-    pub(crate) async fn get(&self) -> Result<Client> {
+    pub(super) async fn get(&self) -> Result<Arc<Connection>> {
         let mut current = self.current.lock().await;
         if self.expired.load(Ordering::Relaxed) && current.1.elapsed() >= LEAST_TIME_BETWEEN_RENEWALS {
             let unchecked = Arc::clone(&self.unchecked);
-            let client = load(&self.settings, self.keys.as_ref(), unchecked).await?;
-            *current = (client, Instant::now());
+            let connection = load(&self.settings, self.keys.as_ref(), unchecked).await?;
+            *current = (Arc::new(connection), Instant::now());
             self.expired.store(false, Ordering::Relaxed);
         }
-        Ok(current.0.clone())
+        Ok(Arc::clone(&current.0))
     }
 
     /// Reads AWS's configuration again, as these clients use it.
@@ -124,7 +140,7 @@ async fn load(
     settings: &RemoteSettings,
     keys: Option<&StaticKeys>,
     unchecked: Arc<OnceLock<Instant>>,
-) -> Result<Client> {
+) -> Result<Connection> {
     let (base, authorities) = Box::pin(trusting_chain(settings, keys)).await?;
     let endpoint = settings.endpoint.clone().or_else(|| endpoint_of_chain(&base));
     let region = match (settings.region.clone(), base.region(), &endpoint) {
@@ -139,7 +155,8 @@ async fn load(
         }
     };
     let stall_timeout = settings.stall_timeout();
-    let mut builder = only_skew(Builder::from(&base))
+    let clock = StoreClock::new(base.disable_clock_skew_correction() != Some(true));
+    let mut builder = only_skew(Builder::from(&base), &clock)
         .region(region)
         .timeout_config(TimeoutConfig::disabled())
         .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
@@ -166,12 +183,14 @@ async fn load(
         is_local: local,
         scheme: Scheme::of(plain_http),
     })?;
-    builder = builder.http_client(client).interceptor(CommonHeaders {
+    let common = CommonHeaders {
         owner: settings.expected_bucket_owner.clone(),
         requester_pays: settings.requester_pays,
         unchecked,
-    });
-    Ok(Client::from_conf(builder.build()))
+    };
+    builder = builder.http_client(client).interceptor(common.clone());
+    let sdk = Client::from_conf(builder.build());
+    Ok(Connection { sdk, common, clock, direct: OnceCell::new() })
 }
 
 /// Returns whether a host belongs to a store that knows no requests with the bucket in the path, by what its documents
@@ -265,28 +284,19 @@ const OWNER: &str = "x-amz-expected-bucket-owner";
 const SOURCE_OWNER: &str = "x-amz-source-expected-bucket-owner";
 
 /// Adds to every request what the settings demand, and removes what the store refuses.
-#[derive(Debug)]
-struct CommonHeaders {
+#[derive(Debug, Clone)]
+pub(super) struct CommonHeaders {
     /// The account that must own the bucket.
-    pub(super) owner: Option<String>,
+    owner: Option<String>,
     /// The sender pays for its requests.
     requester_pays: bool,
     /// Set for a store that refuses checksums, as Backblaze B2 does.
     unchecked: Arc<OnceLock<Instant>>,
 }
 
-impl Intercept for CommonHeaders {
-    fn name(&self) -> &'static str {
-        "CommonHeaders"
-    }
-
-    fn modify_before_signing(
-        &self,
-        context: &mut BeforeTransmitInterceptorContextMut<'_>,
-        _components: &RuntimeComponents,
-        _config: &mut ConfigBag,
-    ) -> std::result::Result<(), BoxError> {
-        let headers = context.request_mut().headers_mut();
+impl CommonHeaders {
+    /// Changes the headers of a request that is not signed yet.
+    pub(super) fn apply(&self, headers: &mut Headers) -> std::result::Result<(), BoxError> {
         if let Some(owner) = &self.owner {
             // A request that tests the owner names another one.
             if !headers.contains_key(OWNER) {
@@ -312,128 +322,17 @@ impl Intercept for CommonHeaders {
     }
 }
 
-/// A refusal whose clock is this far from the signature may be caused by that. Stores accept 15 minutes; the SDK uses
-/// 4.
-const SUSPICIOUS: Duration = Duration::from_mins(4);
-/// The refused request and its retry.
-const TRIES: u32 = 2;
-/// There is nothing to wait for.
-const PAUSE: Duration = Duration::from_millis(10);
-
-/// Configures the client to retry only this, once.
-///
-/// Requests are signed with the time. The SDK reads from every answer how far the store's clock is away, and signs
-/// later requests by the store's clock. But the request from which it learned this has failed by then, and the SDK's
-/// own retries are disabled here: our retries would go on for minutes where only a corrected clock helps. So exactly
-/// this request is sent a second time, immediately, and no other one; a second refusal is final.
-fn only_skew(builder: Builder) -> Builder {
-    builder
-        .retry_config(
-            RetryConfig::standard()
-                .with_max_attempts(TRIES)
-                .with_initial_backoff(PAUSE)
-                .with_max_backoff(PAUSE),
-        )
-        .interceptor(Notice)
-        .retry_classifier(OnlySkew)
-}
-
-/// The time for which a request was signed, as its header has it.
-#[derive(Debug, Clone)]
-struct SignedFor(String);
-
-impl Storable for SignedFor {
-    type Storer = StoreReplace<Self>;
-}
-
-/// Marks a refusal whose date is far from the request's.
-#[derive(Debug, Clone, Copy)]
-struct RefusedFarAway;
-
-/// Compares the signed time with the date of a refusal. Once the SDK knows the clock difference, they are close.
-#[derive(Debug)]
-struct Notice;
-
-impl Intercept for Notice {
+impl Intercept for CommonHeaders {
     fn name(&self) -> &'static str {
-        "SkewNotice"
+        "CommonHeaders"
     }
 
-    fn read_before_transmit(
+    fn modify_before_signing(
         &self,
-        context: &BeforeTransmitInterceptorContextRef<'_>,
+        context: &mut BeforeTransmitInterceptorContextMut<'_>,
         _components: &RuntimeComponents,
-        config: &mut ConfigBag,
+        _config: &mut ConfigBag,
     ) -> std::result::Result<(), BoxError> {
-        if let Some(time) = context.request().headers().get("x-amz-date") {
-            config.interceptor_state().store_put(SignedFor(time.to_owned()));
-        }
-        Ok(())
-    }
-
-    fn modify_before_deserialization(
-        &self,
-        context: &mut BeforeDeserializationInterceptorContextMut<'_>,
-        _components: &RuntimeComponents,
-        config: &mut ConfigBag,
-    ) -> std::result::Result<(), BoxError> {
-        let response = context.response_mut();
-        // By the status alone, because the answer to a HEAD has no code.
-        if response.status().as_u16() != 403 {
-            return Ok(());
-        }
-        let signed = config.load::<SignedFor>().and_then(|time| signed_for(&time.0));
-        let date = response.headers().get("date").and_then(dated);
-        let is_far = |(signed, date)| apart(signed, date) > SUSPICIOUS;
-        if signed.zip(date).is_some_and(is_far) {
-            response.add_extension(RefusedFarAway);
-        }
-        Ok(())
-    }
-}
-
-/// The retry decorator, which has the deadline, handles every other failure.
-#[derive(Debug)]
-struct OnlySkew;
-
-impl ClassifyRetry for OnlySkew {
-    fn classify_retry(&self, context: &InterceptorContext) -> RetryAction {
-        let response = context.response();
-        match response.and_then(|response| response.extension::<RefusedFarAway>()) {
-            Some(RefusedFarAway) => RetryAction::client_error(),
-            None => RetryAction::RetryForbidden,
-        }
-    }
-
-    fn name(&self) -> &'static str {
-        "OnlySkew"
-    }
-}
-
-fn apart(one: SystemTime, other: SystemTime) -> Duration {
-    one.duration_since(other).unwrap_or_else(|error| error.duration())
-}
-
-/// `20261121T101600Z`
-fn signed_for(text: &str) -> Option<SystemTime> {
-    let time = jiff::civil::DateTime::strptime("%Y%m%dT%H%M%SZ", text).ok()?;
-    Some(time.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp().into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_signature_and_a_date_are_compared_either_way() {
-        let signed = signed_for("20270115T080000Z").unwrap();
-        let date = dated("Fri, 15 Jan 2027 09:00:00 GMT").unwrap();
-        assert_eq!(apart(signed, date), Duration::from_hours(1));
-        assert_eq!(apart(date, signed), Duration::from_hours(1));
-        assert_eq!(apart(date, date), Duration::ZERO);
-        for bad in ["", "2027", "20271315T080000Z", "2027-01-15T08:00:00Z"] {
-            assert_eq!(signed_for(bad), None, "{bad}");
-            assert_eq!(dated(bad), None, "{bad}");
-        }
+        self.apply(context.request_mut().headers_mut())
     }
 }

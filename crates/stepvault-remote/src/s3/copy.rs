@@ -135,7 +135,7 @@ impl S3Store {
         // compares and removes it.
         let checksum = stored((result.checksum_sha256(), result.checksum_crc64_nvme()));
         let tag = result.e_tag.as_deref();
-        Ok(written(to, source.info.size_bytes, &headers, tag, checksum))
+        Ok(written(to, source.info.size_bytes, headers.date(), tag, checksum))
     }
 
     /// A failed precondition concerns the target, or a source that changed meanwhile: the metadata shows which.

@@ -1,4 +1,4 @@
-//! Converts the SDK's errors to ours: operation, subject, cause and hint.
+//! Converts the SDK's errors and the store's refusals to ours: operation, subject, cause and hint.
 
 use std::error::Error as StdError;
 use std::time::Duration;
@@ -7,6 +7,7 @@ use aws_credential_types::provider::error::CredentialsError;
 use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use aws_smithy_runtime_api::client::result::ConnectorError;
+use aws_smithy_runtime_api::http::Response;
 use stepvault_core::store_facts::Obstacle;
 use stepvault_core::{Error, ErrorKind};
 
@@ -14,11 +15,12 @@ use super::connector::Stalled;
 use super::credentials::credentials_fault;
 use crate::causes::{distinct_texts, find};
 use crate::http::one_line;
-use crate::http::refusal::ConnectionObstacle;
+use crate::http::refusal::{ConnectionObstacle, element};
 use crate::http::verdicts::{OTHER, TABLES, Verdict};
 
-/// Maximum number of bytes of an answer that are logged.
-const LOGGED_BYTES: usize = 1000;
+/// Maximum number of characters of an answer that are logged, and of the store's own message.
+const SHOWN_CHARACTERS: usize = 1000;
+const CODE_CHARACTERS: usize = 80;
 
 /// The code of a HEAD's 404, and of some servers.
 const NOT_FOUND: &str = "NotFound";
@@ -62,33 +64,53 @@ enum Transport {
 impl Fault {
     /// Converts an SDK error.
     pub(super) fn of<E: OperationError>(error: &SdkError<E, HttpResponse>) -> Self {
-        let mut fault = Self::default();
-        if let Some(response) = error.raw_response() {
-            let header = |name| response.headers().get(name);
-            fault.status = response.status().as_u16();
-            fault.retry_after =
-                header("retry-after").and_then(|text| text.parse().ok()).map(Duration::from_secs);
-            fault.bucket_region = header("x-amz-bucket-region").map(str::to_owned);
-            fault.is_of_store = response.headers().iter().any(|(name, _)| name.starts_with("x-amz-"));
-            log_unreadable(error, response);
-        }
-        if let SdkError::ServiceError(service) = error {
-            service.err().code().unwrap_or_default().clone_into(&mut fault.code);
-            // The SDK gives this one to any answer to a HEAD without a body.
-            fault.is_of_store |= !fault.code.is_empty() && fault.code != NOT_FOUND;
-            service.err().message().unwrap_or_default().clone_into(&mut fault.message);
-            if fault.bucket_region.is_none() {
-                fault.bucket_region = expected_region(&fault.message);
-            }
+        let mut fault = error.raw_response().map_or_else(Self::default, |response| {
+            Self::of_answer(response, response.body().bytes().unwrap_or_default())
+        });
+        if matches!(error, SdkError::ServiceError(_)) {
             return fault;
         }
-        let (transport, message) = transport_fault(error);
         // A status that is conclusive counts even when its body could not be read.
+        let lost = Self::of_unsent(error, matches!(error, SdkError::ConstructionFailure(_)));
         if !(400..600).contains(&fault.status) {
-            fault.transport = Some(transport);
+            fault.transport = lost.transport;
         }
-        fault.message = message;
-        fault
+        Self { message: lost.message, ..fault }
+    }
+
+    /// Converts an answer other than 2xx with the beginning of its error document.
+    pub(super) fn of_answer<B>(response: &Response<B>, document: &[u8]) -> Self {
+        let header = |name| response.headers().get(name);
+        let text = String::from_utf8_lossy(document);
+        let (_, error) = text.split_once("<Error").unwrap_or_default();
+        let told = |name, limit| element(error, name).map(|told| one_line(&told, limit));
+        let status = response.status().as_u16();
+        let code = match told("Code", CODE_CHARACTERS) {
+            None if document.is_empty() && status == 404 => NOT_FOUND.to_owned(),
+            code => code.unwrap_or_default(),
+        };
+        if code.is_empty() && !document.is_empty() {
+            log_unreadable(status, &text);
+        }
+        let message = told("Message", SHOWN_CHARACTERS).unwrap_or_default();
+        Self {
+            status,
+            retry_after: header("retry-after").and_then(|text| text.parse().ok()).map(Duration::from_secs),
+            bucket_region: header("x-amz-bucket-region")
+                .map(str::to_owned)
+                .or_else(|| expected_region(&message)),
+            is_of_store: response.headers().iter().any(|(name, _)| name.starts_with("x-amz-"))
+                || (!code.is_empty() && code != NOT_FOUND),
+            code,
+            message,
+            ..Self::default()
+        }
+    }
+
+    /// Converts an error without an answer, of the credentials or of the transport, or before the request was built.
+    pub(super) fn of_unsent(error: &(dyn StdError + 'static), is_unbuilt: bool) -> Self {
+        let (transport, message) = transport_fault(error, is_unbuilt);
+        Self { message, transport: Some(transport), ..Self::default() }
     }
 
     /// Creates a fault for missing credentials.
@@ -300,7 +322,7 @@ fn expected_region(message: &str) -> Option<String> {
     (!region.is_empty() && region.len() <= 64 && region.chars().all(plain)).then(|| region.to_owned())
 }
 
-fn transport_fault<E: StdError + 'static>(error: &SdkError<E, HttpResponse>) -> (Transport, String) {
+fn transport_fault(error: &(dyn StdError + 'static), is_unbuilt: bool) -> (Transport, String) {
     if let Some(credentials) = find::<CredentialsError>(error) {
         let transport = match credentials {
             CredentialsError::ProviderTimedOut(_) => Transport::CredentialsLater,
@@ -309,7 +331,7 @@ fn transport_fault<E: StdError + 'static>(error: &SdkError<E, HttpResponse>) -> 
         };
         return (transport, credentials_fault(credentials));
     }
-    if matches!(error, SdkError::ConstructionFailure(_)) {
+    if is_unbuilt {
         return (Transport::Request, innermost(error));
     }
     (Transport::Connection, innermost(error))
@@ -317,15 +339,8 @@ fn transport_fault<E: StdError + 'static>(error: &SdkError<E, HttpResponse>) -> 
 
 /// Logs the beginning of an answer that is no S3 answer, or that has no error code: it may come from a proxy, or from a
 /// server that follows S3 loosely.
-fn log_unreadable<E: OperationError>(error: &SdkError<E, HttpResponse>, response: &HttpResponse) {
-    let has_code = matches!(error, SdkError::ServiceError(service) if service.err().code().is_some());
-    let Some(body) = response.body().bytes().filter(|body| !has_code && !body.is_empty()) else {
-        return;
-    };
-    let beginning = &body[..body.len().min(LOGGED_BYTES)];
-    let text = one_line(&String::from_utf8_lossy(beginning), LOGGED_BYTES);
-    let status = response.status().as_u16();
-    tracing::info!("the store's answer, HTTP {status}: {text}");
+fn log_unreadable(status: u16, text: &str) {
+    tracing::info!("the store's answer, HTTP {status}: {}", one_line(text, SHOWN_CHARACTERS));
 }
 
 /// Returns the stall, or else the two innermost causes: the SDK's outer layers only repeat that a request failed.

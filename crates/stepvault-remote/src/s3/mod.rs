@@ -1,13 +1,15 @@
-//! Amazon S3 and compatible stores, through AWS's own SDK.
+//! Amazon S3 and compatible stores, through AWS's own SDK, except for the bytes of objects and parts.
 //!
 //! All bytes are sent with a SHA-256 for the store to check (or a CRC-64/NVME, where their digests are BLAKE3), writes are
 //! conditional on an unused key, and the checksum that the store reports is compared with the sent one.
 
 mod checksums;
 mod client;
+mod clock;
 mod connector;
 mod copy;
 mod credentials;
+mod direct;
 mod errors;
 mod examine;
 mod read;

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
+use aws_sdk_s3::primitives::ByteStream;
 use aws_sdk_s3::types::Part;
 use bytes::Bytes;
 use futures::stream::BoxStream;
@@ -12,12 +13,13 @@ use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
 use stepvault_core::store_facts::LeftBytes;
 use stepvault_core::{ErrorKind, Result};
 
-use super::checksums::SentChecksum;
+use super::checksums::returned;
 use super::copy::Source;
+use super::direct::Call;
 use super::errors::Fault;
 use super::read::{exactly, shorter, system_time};
 use super::store::S3Store;
-use super::write::{Whole, byte_stream, completed_part};
+use super::write::{Whole, completed_part};
 use crate::listed::{Listed, MAXIMUM_PAGES, Marker, Page, check_parts, pages};
 use crate::payload::Payload;
 use crate::pieces::no_bytes;
@@ -56,11 +58,8 @@ impl RemoteStore for S3Store {
 
     async fn replace(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<()> {
         let what = "cannot replace the object";
-        let request = self.put_request(key, body.into(), digest).await?;
-        let sent = request.customize().disable_payload_signing().send().await;
-        let output = sent.map_err(|error| self.failed(what, key, &error))?;
-        let returned = (output.checksum_sha256(), output.checksum_crc64_nvme());
-        self.check_answer(what, key, returned, &StoredChecksum::of_part(digest)).map(drop)
+        let answer = self.sent(what, &self.put(key, body.into(), digest)).await?;
+        self.check_answer(what, key, returned(&answer.headers), &StoredChecksum::of_part(digest)).map(drop)
     }
 
     async fn start_upload(&self, key: &str, _size_bytes: u64, algorithm: DigestAlgorithm) -> Result<String> {
@@ -76,23 +75,13 @@ impl RemoteStore for S3Store {
         digest: &PartDigest,
     ) -> Result<PartReceipt> {
         let what = "cannot send a part";
-        let client = self.client().await?;
         let checksum = StoredChecksum::of_part(digest);
-        let sent_checksum = SentChecksum::of(&checksum);
-        let request = client
-            .upload_part()
-            .bucket(&self.bucket)
-            .key(self.full_key(key))
-            .upload_id(upload)
-            .part_number(self.part_number(what, key, index)?)
-            .body(byte_stream(body))
-            .set_checksum_sha256(sent_checksum.sha256)
-            .set_checksum_crc64_nvme(sent_checksum.crc64nvme);
-        // The checksum is in a signed header, so an unsigned body is still protected; signing it would hash twice.
-        let sent = request.customize().disable_payload_signing().send().await;
-        let output = sent.map_err(|error| self.failed(what, key, &error))?;
-        self.check_answer(what, key, (output.checksum_sha256(), output.checksum_crc64_nvme()), &checksum)?;
-        let tag = output.e_tag.ok_or_else(|| {
+        let number = self.part_number(what, key, index)?;
+        let call = Call::write(key, body, &checksum).of_upload(upload, number);
+        let answer = self.sent(what, &call).await?;
+        let headers = &answer.headers;
+        self.check_answer(what, key, returned(headers), &checksum)?;
+        let tag = headers.get("etag").map(str::to_owned).ok_or_else(|| {
             self.error(ErrorKind::Failed, what, key, "the store returned no entity tag for the part")
         })?;
         Ok(PartReceipt { index, tag, digest: *digest })
@@ -149,17 +138,12 @@ impl RemoteStore for S3Store {
             let head = self.head_object(key).await?;
             return no_bytes(&self.name(key), head.map(|head| head.info.size_bytes), range);
         }
-        let client = self.client().await?;
-        let request = client
-            .get_object()
-            .bucket(&self.bucket)
-            .key(self.full_key(key))
-            .set_range(range.as_ref().map(|range| format!("bytes={}-{}", range.start, range.end - 1)));
-        let output = request.send().await.map_err(|error| self.failed(what, key, &error))?;
-        let length = output.content_length.and_then(|length| u64::try_from(length).ok());
+        let bytes = range.as_ref().map(|range| format!("bytes={}-{}", range.start, range.end - 1));
+        let answer = self.sent(what, &Call::read(key).header("range", bytes)).await?;
+        let length = answer.headers.get("content-length").and_then(|length| length.parse().ok());
         let wanted = match &range {
             Some(range) => {
-                let answered = output.content_range.as_deref();
+                let answered = answer.headers.get("content-range");
                 let from = format!("bytes {}-", range.start);
                 if !answered.is_some_and(|answered| answered.starts_with(&from)) {
                     return Err(self.error(
@@ -178,7 +162,7 @@ impl RemoteStore for S3Store {
         {
             return Err(shorter(what, &self.name(key), wanted, length));
         }
-        Ok(exactly(output.body, wanted, self.name(key)))
+        Ok(exactly(ByteStream::new(answer.body), wanted, self.name(key)))
     }
 
     fn list(&self, prefix: &str) -> BoxStream<'_, Result<ObjectInfo>> {

@@ -50,7 +50,7 @@ impl S3Store {
     }
 
     pub(super) async fn client(&self) -> Result<Client> {
-        self.clients.get().await
+        Ok(self.clients.get().await?.sdk.clone())
     }
 
     /// Returns the key in the bucket.
@@ -73,9 +73,13 @@ impl S3Store {
         Error::new(kind, what).on(self.name(key)).because(why)
     }
 
-    /// Converts an SDK error and records what it says about the credentials.
+    /// Converts an SDK error.
     pub(super) fn fault<E: OperationError>(&self, error: &SdkError<E, HttpResponse>) -> Fault {
-        let mut fault = Fault::of(error);
+        self.noted(Fault::of(error))
+    }
+
+    /// Records what a refusal says about the credentials and about checksums.
+    pub(super) fn noted(&self, mut fault: Fault) -> Fault {
         if fault.refuses_checksums() && self.clients.stop_checksums() {
             tracing::info!("{}: the store accepts no checksums; requests are sent without", self.url);
             fault.repeat();

@@ -5,18 +5,21 @@ use std::time::SystemTime;
 
 use aws_sdk_s3::operation::complete_multipart_upload::CompleteMultipartUploadOutput;
 use aws_sdk_s3::operation::complete_multipart_upload::builders::CompleteMultipartUploadFluentBuilder;
-use aws_sdk_s3::operation::put_object::builders::PutObjectFluentBuilder;
-use aws_sdk_s3::primitives::{ByteStream, SdkBody};
 use aws_sdk_s3::types::{CompletedMultipartUpload, CompletedPart, Delete, ObjectIdentifier};
 use stepvault_core::digest::{DigestAlgorithm, PartDigest};
 use stepvault_core::{Error, ErrorKind, Result};
 
-use super::checksums::{ALL_CHECKS, AnswerHeaders, SentChecksum, answered, of_upload, stored};
+use super::checksums::{
+    ALL_CHECKS, AnswerHeaders, SentChecksum, answered, date_of, of_upload, returned, stored,
+};
+use super::direct::Call;
 use super::errors::Fault;
 use super::read::version_of;
 use super::store::S3Store;
 use crate::payload::Payload;
 use crate::store::{Created, ObjectHead, ObjectInfo, StoredChecksum};
+
+const IF_NONE_MATCH: &str = "if-none-match";
 
 /// How a create-only write makes sure that its key is unused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,20 +42,15 @@ impl Condition {
 impl S3Store {
     pub(super) async fn put_new(&self, key: &str, body: Payload, digest: &PartDigest) -> Result<Created> {
         let what = "cannot write the object";
-        let headers = AnswerHeaders::default();
         let mut condition = self.condition(key).await?;
-        let output = loop {
+        let answer = loop {
             if condition == Condition::Taken {
                 return Ok(Created::Exists);
             }
-            let request = self.put_request(key, body.clone(), digest).await?;
-            let request = request.set_if_none_match(condition.header());
-            // The checksum is in a signed header, so an unsigned body is still protected; signing it would hash twice.
-            let sent =
-                request.customize().disable_payload_signing().interceptor(headers.clone()).send().await;
-            let fault = match sent {
-                Ok(output) => break output,
-                Err(error) => self.fault(&error),
+            let call = self.put(key, body.clone(), digest).header(IF_NONE_MATCH, condition.header());
+            let fault = match self.send(&call).await? {
+                Ok(answer) => break answer,
+                Err(fault) => fault,
             };
             if fault.is_precondition_failed() {
                 return Ok(Created::Exists);
@@ -63,9 +61,9 @@ impl S3Store {
             condition = self.condition_of(key).await?;
         };
         self.was_done(condition);
-        let returned = (output.checksum_sha256(), output.checksum_crc64_nvme());
-        let checksum = self.check_answer(what, key, returned, &StoredChecksum::of_part(digest))?;
-        Ok(written(key, digest.size_bytes, &headers, output.e_tag(), checksum))
+        let headers = &answer.headers;
+        let checksum = self.check_answer(what, key, returned(headers), &StoredChecksum::of_part(digest))?;
+        Ok(written(key, digest.size_bytes, date_of(headers), headers.get("etag"), checksum))
     }
 
     /// Returns how the next create-only write of a key makes sure that the key is unused.
@@ -91,26 +89,16 @@ impl S3Store {
         }
     }
 
-    pub(super) async fn put_request(
-        &self,
-        key: &str,
-        body: Payload,
-        digest: &PartDigest,
-    ) -> Result<PutObjectFluentBuilder> {
-        let client = self.client().await?;
-        let sent = SentChecksum::of(&StoredChecksum::of_part(digest));
-        let request = client
-            .put_object()
-            .bucket(&self.bucket)
-            .key(self.full_key(key))
-            .body(byte_stream(body))
-            .set_checksum_sha256(sent.sha256)
-            .set_checksum_crc64_nvme(sent.crc64nvme)
-            .set_storage_class(self.attributes.storage_class_of(key))
-            .set_server_side_encryption(self.attributes.encryption.clone())
-            .set_ssekms_key_id(self.attributes.kms_key.clone())
-            .set_tagging(self.attributes.tagging.clone());
-        Ok(request)
+    /// Returns the request that writes an object, with its checksum and its attributes.
+    pub(super) fn put<'a>(&self, key: &'a str, body: Payload, digest: &PartDigest) -> Call<'a> {
+        let attributes = &self.attributes;
+        let class = attributes.storage_class_of(key);
+        let encryption = attributes.encryption.as_ref().map(|kind| kind.as_str().to_owned());
+        Call::write(key, body, &StoredChecksum::of_part(digest))
+            .header("x-amz-storage-class", class.map(|class| class.as_str().to_owned()))
+            .header("x-amz-server-side-encryption", encryption)
+            .header("x-amz-server-side-encryption-aws-kms-key-id", attributes.kms_key.clone())
+            .header("x-amz-tagging", attributes.tagging.clone())
     }
 
     /// Returns the checksum in the store's answer (its SHA-256 and its CRC-64/NVME), which must be the one that was sent.
@@ -169,22 +157,17 @@ impl S3Store {
 pub(super) fn written(
     key: &str,
     size_bytes: u64,
-    headers: &AnswerHeaders,
+    date: Option<SystemTime>,
     tag: Option<&str>,
     checksum: StoredChecksum,
 ) -> Created {
     let info = ObjectInfo {
         key: key.to_owned(),
         size_bytes,
-        modified: headers.date().unwrap_or(SystemTime::UNIX_EPOCH),
+        modified: date.unwrap_or(SystemTime::UNIX_EPOCH),
         version: version_of(tag),
     };
     Created::Written(ObjectHead { info, checksum })
-}
-
-/// Converts a payload for the SDK. The SDK can restart it and makes no copy.
-pub(super) fn byte_stream(payload: Payload) -> ByteStream {
-    ByteStream::new(SdkBody::retryable(move || SdkBody::from_body_1_x(payload.clone().into_body())))
 }
 
 /// At the completion of an upload, the store is given no checksum at all. Between this and [`ALL_CHECKS`], it is given those
@@ -265,7 +248,7 @@ impl S3Store {
                     self.completion_checks.fetch_max(checks, Ordering::Relaxed);
                     self.was_done(condition);
                     let checksum = self.check_completed(what, key, &output, whole)?;
-                    return Ok(written(key, whole.size_bytes, &headers, output.e_tag(), checksum));
+                    return Ok(written(key, whole.size_bytes, headers.date(), output.e_tag(), checksum));
                 }
                 Err(error) => self.fault(&error),
             };

@@ -13,6 +13,7 @@ mod probes;
 mod retries;
 mod s3_chain;
 mod s3_credentials;
+mod s3_direct;
 mod s3_faults;
 mod s3_requests;
 mod s3_silence;
