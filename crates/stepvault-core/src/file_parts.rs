@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::words;
 
 /// The smallest part, and the only part size of files up to 78 GiB.
 pub const MINIMUM_PART_SIZE_BYTES: u64 = 8 << 20;
@@ -12,6 +13,15 @@ pub const MAXIMUM_PART_SIZE_BYTES: u64 = 128 << 20;
 pub const MAXIMUM_PARTS: u64 = 10_000;
 /// The largest file that format 1 supports: 10,000 parts of 128 MiB, about 1.22 TiB.
 pub const MAXIMUM_FILE_SIZE_BYTES: u64 = MAXIMUM_PART_SIZE_BYTES * MAXIMUM_PARTS;
+
+const SHARD: &str = "let the trainer shard its checkpoint into more files";
+
+/// Returns what to say of files that are expected to be as large as `size_bytes`, if a push will refuse them.
+pub fn refusal_ahead(size_bytes: u64) -> Option<(String, &'static str)> {
+    let (size, limit) = (words::bytes(size_bytes), words::bytes(MAXIMUM_FILE_SIZE_BYTES));
+    (size_bytes > MAXIMUM_FILE_SIZE_BYTES)
+        .then(|| (format!("a file of {size} cannot be stored: one file may have at most {limit}"), SHARD))
+}
 
 /// The parts of a file of a known size. All have the same size except the last; an empty file has one empty part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +41,7 @@ impl FileParts {
                 return Err(Error::new(ErrorKind::Usage, "a file is too large for the store format")
                     .on(format!("{size_bytes} bytes"))
                     .because(format!("one file may have at most {MAXIMUM_FILE_SIZE_BYTES} bytes"))
-                    .hint("let the trainer shard its checkpoint into more files"));
+                    .hint(SHARD));
             }
         }
         Ok(Self { size_bytes, part_size_bytes })
@@ -79,6 +89,9 @@ mod tests {
         assert_eq!(FileParts::of(MAXIMUM_FILE_SIZE_BYTES).unwrap().count(), 10_000);
         assert!(FileParts::of(MAXIMUM_FILE_SIZE_BYTES + 1).is_err());
         assert!(FileParts::of(u64::MAX).is_err());
+        assert_eq!(refusal_ahead(MAXIMUM_FILE_SIZE_BYTES), None);
+        let (why, _) = refusal_ahead(5_000_000_000_000).unwrap();
+        assert_eq!(why, "a file of 4.5 TiB cannot be stored: one file may have at most 1.2 TiB");
     }
 
     #[test]

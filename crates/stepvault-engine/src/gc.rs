@@ -1,9 +1,11 @@
 //! Deletes objects that no commit references: orphans of unfinished uploads and of interrupted removals.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use futures::{StreamExt, stream};
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::codec::{FORMAT, MAX_RECORD_BYTES};
@@ -19,6 +21,7 @@ use crate::tier::catalog::{claimed_ids, commits, committed_ids, read_manifests};
 use crate::tier::leases::{HeldLease, live_leases};
 use crate::tier::removed::{RemovedSteps, local_now, removed_steps, tombstone, tombstones};
 use crate::tier::run_remote::RunRemote;
+use crate::verify::steps_at_once;
 
 /// What a gc found and did.
 #[derive(Debug, Default, Serialize, JsonSchema)]
@@ -210,10 +213,11 @@ enum Judgement {
 
 /// The referenced objects, and the data needed to assign other objects to steps.
 #[derive(Default)]
-struct Known {
+struct Known<'a> {
     committed: BTreeSet<StepId>,
     removed: RemovedSteps,
-    referenced: BTreeSet<String>,
+    /// Those of the listed keys that a commit or manifest names.
+    referenced: HashSet<&'a str>,
     /// Steps that a writer has claimed: objects below their labels are stepvault's.
     claimed: BTreeSet<StepId>,
     /// Removed steps that were committed after their removal, and of which records are missing.
@@ -223,23 +227,31 @@ struct Known {
     live_leases: BTreeSet<String>,
 }
 
-impl Known {
+impl<'a> Known<'a> {
     /// # Errors
     /// [`ErrorKind::Refused`] when a commit or manifest cannot be read: then nothing is known to be unreferenced.
-    async fn read(remote: &RunRemote, listed: &[ObjectInfo]) -> Result<Self> {
+    async fn read(remote: &RunRemote, listed: &'a [ObjectInfo]) -> Result<Self> {
         let refused = |error: &Error| {
             Error::new(ErrorKind::Refused, "refusing gc: a record cannot be read")
                 .on(remote.store.url())
                 .because(error)
                 .hint("run 'stepvault verify' to see what is damaged, then restore or remove that step")
         };
-        let listed: HashSet<&str> = listed.iter().map(|object| object.key.as_str()).collect();
+        let listed: HashSet<&'a str> = listed.iter().map(|object| object.key.as_str()).collect();
         let removed = removed_steps(remote).await?;
         let mut known = Self { claimed: removed.tombstoned.clone(), removed, ..Self::default() };
         let mut missing = Vec::new();
-        for (id, found) in commits(remote).await? {
-            let commit = found.commit.map_err(|error| refused(&error))?;
-            let manifests = match read_manifests(remote, &commit).await {
+        let commits = commits(remote).await?;
+        let at_once = steps_at_once(commits.values().filter_map(|found| found.commit.as_ref().ok()));
+        let read = stream::iter(commits).map(|(id, found)| async move {
+            let commit = found.commit?;
+            let manifests = read_manifests(remote, &commit).await;
+            Ok((id, commit, manifests))
+        });
+        let mut read = pin!(read.buffered(at_once));
+        while let Some(found) = read.next().await {
+            let (id, commit, manifests) = found.map_err(|error| refused(&error))?;
+            let manifests = match manifests {
                 Ok(manifests) => manifests,
                 Err(error) if is_outage(&error) => return Err(error),
                 // A gc had deleted some of its objects when its writer committed, which found the tombstone and
@@ -252,17 +264,17 @@ impl Known {
                 Err(error) => return Err(refused(&error)),
             };
             known.committed.insert(id);
-            known.referenced.insert(remote.keys.commit(id));
-            for part in &commit.parts {
-                known.referenced.insert(remote.keys.part(id, &part.node));
+            let parts = commit.parts.iter().map(|part| remote.keys.part(id, &part.node));
+            for key in parts.chain([remote.keys.commit(id)]) {
+                known.referenced.extend(listed.get(key.as_str()));
             }
             let mut unlisted = HashSet::new();
             for file in manifests.iter().flat_map(|manifest| &manifest.files) {
                 let key = remote.keys.data(&commit.name, id, &file.path)?;
-                if !listed.contains(key.as_str()) {
-                    unlisted.insert(key.clone());
+                match listed.get(key.as_str()) {
+                    Some(key) => drop(known.referenced.insert(key)),
+                    None => drop(unlisted.insert(key)),
                 }
-                known.referenced.insert(key);
             }
             if !unlisted.is_empty() && !known.removed.contains(id) {
                 missing.push((id, commit.name.clone(), unlisted));
@@ -326,7 +338,7 @@ impl Known {
     }
 
     fn judge(&self, remote: &RunRemote, object: &ObjectInfo) -> Judgement {
-        if self.referenced.contains(&object.key) {
+        if self.referenced.contains(object.key.as_str()) {
             return Judgement::Referenced;
         }
         // The store lists a file of this step under a different name, or has lost it: any other object of the step may

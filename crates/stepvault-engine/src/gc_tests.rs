@@ -34,10 +34,10 @@ fn retired(ids: impl IntoIterator<Item = StepId>) -> RetiredSteps {
 
 /// Step 50 of the second attempt is the newest, and the store does not list all of its files; of the first attempt
 /// there is step 100.
-fn known() -> Known {
+fn known() -> Known<'static> {
     Known {
         committed: BTreeSet::from([id(1, 100), id(2, 50)]),
-        referenced: BTreeSet::from(["run/000000000100.a1/step_100/x".to_owned()]),
+        referenced: HashSet::from(["run/000000000100.a1/step_100/x"]),
         claimed: BTreeSet::from([id(1, 100), id(1, 200), id(1, 10), id(2, 50)]),
         refused: BTreeSet::new(),
         unlisted: BTreeSet::from([id(2, 50)]),
@@ -107,7 +107,7 @@ async fn every_kind_of_object_is_judged_by_what_is_committed() {
         ("foreign", "run/notes.txt".to_owned()),
         ("foreign", "elsewhere/notes.txt".to_owned()),
     ];
-    let judged = |known: &Known, key: &str| match known.judge(&remote, &object(key)) {
+    let judged = |known: &Known<'_>, key: &str| match known.judge(&remote, &object(key)) {
         Judgement::Foreign => "foreign",
         Judgement::Referenced => "referenced",
         Judgement::Orphan => "orphan",

@@ -24,6 +24,8 @@ pub struct Measured {
     pub profile: Option<String>,
     /// Bytes of its files.
     pub bytes: u64,
+    /// Bytes of its largest file.
+    pub largest_file_bytes: u64,
     /// Bytes that the filesystem has allocated for them; `None` if unknown.
     pub allocated_bytes: Option<u64>,
     /// Number of its files and links.
@@ -135,6 +137,7 @@ fn measured(tree: &Tree, files: &SurveyFiles) -> Measured {
             EntryKind::File { size_bytes, allocated_bytes } => {
                 sizes.files += 1;
                 sizes.bytes = sizes.bytes.saturating_add(*size_bytes);
+                sizes.largest_file_bytes = sizes.largest_file_bytes.max(*size_bytes);
                 let both = sizes.allocated_bytes.zip(*allocated_bytes);
                 sizes.allocated_bytes = both.map(|(sum, bytes)| sum.saturating_add(bytes));
             }

@@ -1,6 +1,7 @@
 //! Verifies that a tier holds what was saved.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt, stream};
@@ -17,7 +18,7 @@ use stepvault_local::sealed::SealedStep;
 use crate::blocking::blocking;
 use crate::local_digest::{check_local, ensure_manifest};
 use crate::outage::{is_outage, outage};
-use crate::tier::catalog::{read_commit, read_manifests_of};
+use crate::tier::catalog::{manifests_at_once, read_commit, read_manifests_of};
 use crate::tier::removed::ensure_not_removed;
 use crate::tier::run_remote::RunRemote;
 
@@ -116,6 +117,45 @@ pub async fn check_remote(
         Ok(commit) => CommittedParts::all(remote, &commit, observer).check(depth).await,
         Err(error) => StepHealth::of_error(error),
     }
+}
+
+/// Maximum number of steps that are checked concurrently.
+const STEPS_AT_ONCE: usize = 16;
+
+/// Verifies steps on a remote, a few at once, and calls `add` with the result of each in their order.
+///
+/// # Errors
+/// When the remote is unreachable, after the results of the steps before.
+pub async fn check_steps(
+    remote: &RunRemote,
+    ids: &[StepId],
+    depth: Depth,
+    observer: &Arc<dyn Observer>,
+    mut add: impl FnMut(StepId, StepHealth),
+) -> Result<()> {
+    for group in ids.chunks(STEPS_AT_ONCE) {
+        let read = stream::iter(group).map(|id| read_commit(remote, *id)).buffered(STEPS_AT_ONCE);
+        let commits: Vec<Result<Commit>> = read.collect().await;
+        let at_once = steps_at_once(commits.iter().filter_map(|commit| commit.as_ref().ok()));
+        let checked = stream::iter(group.iter().zip(commits)).map(|(id, commit)| async move {
+            let health = match commit {
+                Ok(commit) => CommittedParts::all(remote, &commit, observer).check(depth).await,
+                Err(error) => StepHealth::of_error(error),
+            };
+            health.map(|health| (*id, health))
+        });
+        let mut checked = pin!(checked.buffered(at_once));
+        while let Some((id, health)) = checked.try_next().await? {
+            add(id, health);
+        }
+    }
+    Ok(())
+}
+
+/// Returns how many of these steps are checked concurrently: the manifests that are in memory at once are bounded.
+pub(crate) fn steps_at_once<'a>(commits: impl Iterator<Item = &'a Commit>) -> usize {
+    let manifests_bytes = commits.map(|commit| commit.parts.iter().map(|part| part.manifest_bytes).sum());
+    manifests_at_once(manifests_bytes.max().unwrap_or(0)).min(STEPS_AT_ONCE)
 }
 
 /// All parts of a committed step, or one node's, to be compared with what the remote holds. The commit has been read.

@@ -278,7 +278,9 @@ impl SealRecord {
         let commas = own.len().saturating_sub(1) as u64;
         let unread = [PartDigest::by(self.digest, &[])];
         own.into_iter().try_fold(frame + commas, |sum, file| {
-            Ok(sum + file.entry(&unread)?.encoded_bytes(file.size_bytes)?)
+            let bytes = file.entry(&unread)?.encoded_bytes(file.size_bytes);
+            let subject = || format!("{}, {} bytes", file.path, file.size_bytes);
+            Ok(sum + bytes.map_err(|error| error.on(subject()))?)
         })
     }
 

@@ -12,10 +12,11 @@ use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 
 const USAGE: &str = "\
-usage: discard-s3 [--threads N] [--port P] [--tls FILE] [--latency-ms N] [--rate-mib N] [--seed BUCKET/KEY=BYTES]... [--seed-many BUCKET/PREFIX=COUNTxBYTES]...
+usage: discard-s3 [--threads N] [--port P] [--tls FILE] [--latency-ms N] [--rate-mib N] [--seed BUCKET/KEY=BYTES]... [--seed-many BUCKET/PREFIX=COUNTxBYTES]... [--load BUCKET=DIRECTORY]
        discard-s3 --emit-pattern BYTES
 
-Serves S3 on loopback and throws bodies away. Seeded objects can be read at once. --emit-pattern writes the bytes
+Serves S3 on loopback and throws bodies away. Seeded objects can be read at once. --load puts the
+small files of a directory into a bucket, with their bytes. --emit-pattern writes the bytes
 that generated objects consist of, for source files whose downloads can be verified.
 --tls serves HTTPS with a certificate of an authority of its own, whose certificate it writes to FILE.
 --latency-ms and --rate-mib delay each answer, as a network of that latency and that rate per connection would.
@@ -69,6 +70,11 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
                 for number in 0..count.parse::<u32>().map_err(|_| wrong())? {
                     arguments.store.seed(&format!("{prefix}{number:06}"), bytes);
                 }
+            }
+            "--load" => {
+                let (bucket, directory) = value.split_once('=').ok_or_else(wrong)?;
+                let loaded = arguments.store.load(bucket, Path::new(directory));
+                loaded.map_err(|error| format!("cannot load {directory}: {error}"))?;
             }
             _ => return Err(format!("unknown option {option}")),
         }

@@ -1,7 +1,10 @@
 //! Forecasts the size and the time of the next step from previous steps.
 
+use stepvault_core::file_parts::refusal_ahead;
 use stepvault_core::forecast::{Taken, next_step};
 use stepvault_core::timestamp::Timestamp;
+
+use super::{Check, Finding};
 
 /// Number of the newest intervals between saves whose median is the forecast.
 const PAUSES: usize = 8;
@@ -54,6 +57,12 @@ impl Forecast {
     }
 }
 
+/// Returns the finding on files that a push will refuse for their size, as the largest one of the newest step shows.
+pub fn file_size(subject: &str, largest_file_bytes: u64) -> Option<Finding> {
+    let (why, hint) = refusal_ahead(largest_file_bytes)?;
+    Some(Check::new("file size", subject).with("largest_file_bytes", largest_file_bytes).fail(why, hint))
+}
+
 /// Returns the median; for an even count, the smaller of the two middle values, because saves that come sooner are the
 /// harder case.
 fn middle(mut values: Vec<u64>) -> Option<u64> {
@@ -64,7 +73,10 @@ fn middle(mut values: Vec<u64>) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use stepvault_core::file_parts::MAXIMUM_FILE_SIZE_BYTES;
+
     use super::*;
+    use crate::doctor::Outcome;
 
     fn step(number: u64, bytes: u64, at: i64) -> PastStep {
         PastStep {
@@ -86,6 +98,13 @@ mod tests {
         assert_eq!(forecast.interval_seconds, Some(300));
         assert_eq!(forecast.interval_steps, Some(100));
         assert_eq!(forecast.source, "the newest 3 steps in the vault");
+    }
+
+    #[test]
+    fn a_file_that_a_push_refuses_is_a_failure_and_any_other_no_finding() {
+        assert!(file_size("checkpoints", MAXIMUM_FILE_SIZE_BYTES).is_none());
+        let finding = file_size("checkpoints", MAXIMUM_FILE_SIZE_BYTES + 1).unwrap();
+        assert_eq!(finding.outcome, Outcome::Fail);
     }
 
     #[test]

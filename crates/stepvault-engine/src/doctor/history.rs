@@ -15,9 +15,11 @@ use stepvault_diagnose::doctor::forecast::{Forecast, PastStep};
 use stepvault_diagnose::doctor::room::RECORDS_OF_A_STEP;
 use stepvault_formats::find::FindOptions;
 use stepvault_formats::profile::ProfileSet;
+use stepvault_formats::tree::{Entry, EntryKind};
 use stepvault_local::ownership::Parents;
 use stepvault_local::probe::leftovers;
 use stepvault_local::sealed::SealedStep;
+use stepvault_local::survey::survey;
 use stepvault_local::vault::Vault;
 
 use crate::inspect::{InspectRequest, InspectedStep, Inspection, inspect};
@@ -28,6 +30,8 @@ pub(super) struct History {
     pub(super) forecast: Option<Forecast>,
     /// Leftovers among the checkpoints.
     pub(super) leftovers: Vec<Leftover>,
+    /// Bytes of the largest file of the newest step.
+    pub(super) largest_file_bytes: u64,
     /// One of the trainer's own files.
     pub(super) example: Option<PathBuf>,
     /// The profile that finds the steps.
@@ -105,6 +109,8 @@ fn add_inspected(history: &mut History, inspection: &Inspection, watch: &Path, n
     if !inspection.steps.is_empty() {
         history.profile = Some(inspection.framework.clone());
     }
+    let newest = inspection.steps.last().map(|entry| watch.join(&entry.step.path));
+    history.largest_file_bytes = newest.map_or(0, |path| largest_file_bytes(&path));
     history.example = valid.last().map(|entry| watch.join(&entry.step.path)).and_then(|path| {
         if path.is_file() {
             return Some(path);
@@ -124,6 +130,18 @@ fn add_inspected(history: &mut History, inspection: &Inspection, watch: &Path, n
             }
         }
     }
+}
+
+/// Returns the size of the largest file of a step, as far as it can be listed.
+fn largest_file_bytes(step: &Path) -> u64 {
+    let Ok(tree) = survey(step) else {
+        return step.metadata().map_or(0, |facts| facts.len());
+    };
+    let size = |(_, entry): (&str, &Entry)| match entry.kind {
+        EntryKind::File { size_bytes, .. } => size_bytes,
+        _ => 0,
+    };
+    tree.files().map(size).max().unwrap_or(0)
 }
 
 /// Returns the steps that a trainer can resume from, or could if they were complete.

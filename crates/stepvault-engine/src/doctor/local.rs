@@ -11,7 +11,7 @@ use stepvault_core::forecast::Taken;
 use stepvault_core::{ErrorKind, Result};
 use stepvault_diagnose::doctor::directory::{Maker, Place};
 use stepvault_diagnose::doctor::feasibility::RunFacts;
-use stepvault_diagnose::doctor::forecast::Forecast;
+use stepvault_diagnose::doctor::forecast::{Forecast, file_size};
 use stepvault_diagnose::doctor::leftovers::leftovers;
 use stepvault_diagnose::doctor::links::{LinkRule, SealMethod, links};
 use stepvault_diagnose::doctor::memory::memory;
@@ -239,7 +239,10 @@ async fn left(check: &LocalToCheck, runs: &[Examined<'_>], vault: Option<&Looked
         };
         let subject = watch.place.subject();
         match &examined.history {
-            Some(history) => findings.extend(leftovers(&subject, &history.leftovers)),
+            Some(history) => {
+                findings.extend(file_size(&subject, history.largest_file_bytes));
+                findings.extend(leftovers(&subject, &history.leftovers));
+            }
             None => findings.push(Check::new("leftovers", subject).warn(
                 format!("not checked: scanning the directory takes more than {} s", HISTORY.as_secs()),
                 "run 'stepvault inspect' on the directory: it makes the same check without a time limit",

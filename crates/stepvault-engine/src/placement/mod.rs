@@ -122,17 +122,19 @@ impl KnownSteps {
     /// Adds the entries of another tier. The same step on two tiers is one step; if its content matches on one tier, it
     /// matches.
     pub(crate) fn add(&mut self, entries: Vec<KnownStep>) {
+        let mut places: BTreeMap<StepId, usize> =
+            self.steps.iter().enumerate().map(|(place, step)| (step.id, place)).collect();
         for entry in entries {
-            match self.steps.iter_mut().find(|other| other.id == entry.id) {
-                Some(other) => {
-                    other.content = other.content.min(entry.content);
-                    other.amends |= entry.amends;
-                    other.is_here |= entry.is_here;
-                    other.began = other.began.or(entry.began);
-                    other.unnumbered |= entry.unnumbered;
-                    other.written_at = other.written_at.max(entry.written_at);
-                }
-                None => self.steps.push(entry),
+            if let Some(other) = places.get(&entry.id).and_then(|place| self.steps.get_mut(*place)) {
+                other.content = other.content.min(entry.content);
+                other.amends |= entry.amends;
+                other.is_here |= entry.is_here;
+                other.began = other.began.or(entry.began);
+                other.unnumbered |= entry.unnumbered;
+                other.written_at = other.written_at.max(entry.written_at);
+            } else {
+                places.insert(entry.id, self.steps.len());
+                self.steps.push(entry);
             }
         }
     }

@@ -35,9 +35,11 @@ use crate::tier::removed::tombstone;
 use crate::tier::run_remote::RunRemote;
 use crate::verify::{Depth, check_remote};
 
-/// Maximum number of steps that are removed at once.
-const STEPS_AT_ONCE: usize = 64;
-/// Number of steps of which reading back each tombstone takes fewer requests than a listing of all tombstones may take.
+/// Maximum number of steps that are removed at once. Each group lists tombstones, part manifests, pins and leases: with as
+/// many steps as a page has objects, the listings of a prune of any number of steps are few beside what it sends for each
+/// step.
+const STEPS_AT_ONCE: usize = 1_000;
+/// Number of steps of which a request for each takes fewer requests than a short listing may take.
 const FEW_STEPS: usize = 4;
 /// Number of objects in a page of a listing and in a batch of deletions.
 const PAGE_OBJECTS: usize = 1_000;
@@ -76,6 +78,8 @@ pub(super) struct Erasure<'a> {
     pub(super) observer: &'a Arc<dyn Observer>,
     /// Number of part manifests in the run, as far as it is known.
     pub(super) known_parts: usize,
+    /// Number of tombstones in the run, at most, once all are written.
+    pub(super) known_tombstones: usize,
     pub(super) tombstones: Tombstones,
 }
 
@@ -193,7 +197,7 @@ impl Erasure<'_> {
     /// it was written.
     async fn write_tombstones(&self, steps: &[&StepToRemove]) -> Result<()> {
         let remote = self.remote;
-        let is_listed_later = steps.len() > FEW_STEPS;
+        let is_listed_later = takes_fewer_requests(self.known_tombstones, steps.len());
         let written = in_order(PARALLEL_READS, steps, |step| async move {
             let tombstone = tombstone(remote, step.id, step.name.clone(), false);
             let key = remote.keys.tombstone(step.id);
@@ -231,7 +235,7 @@ impl Erasure<'_> {
     async fn list_parts(&self, steps: &[&StepToRemove]) -> Result<BTreeMap<StepId, PartObjects>> {
         let remote = self.remote;
         let wanted: BTreeSet<StepId> = steps.iter().map(|step| step.id).collect();
-        let prefixes = if steps.len() > self.known_parts.div_ceil(PAGE_OBJECTS) + 1 {
+        let prefixes = if takes_fewer_requests(self.known_parts, steps.len()) {
             vec![remote.keys.all(PARTS)]
         } else {
             let prefixes = steps.iter().map(|step| remote.keys.step_parts_prefix(step.id));
@@ -309,6 +313,12 @@ impl Erasure<'_> {
             .try_collect()
             .await
     }
+}
+
+/// Whether a listing of that many objects takes fewer requests than one for each of that many steps, so that the requests of
+/// a prune grow no faster than its steps.
+fn takes_fewer_requests(objects: usize, steps: usize) -> bool {
+    objects.div_ceil(PAGE_OBJECTS) + FEW_STEPS < steps
 }
 
 /// Adds what to do about steps that are no longer listed and whose files could not all be deleted.

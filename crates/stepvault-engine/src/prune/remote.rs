@@ -19,15 +19,12 @@ use super::erasure::{Erasure, StepToRemove, Tombstones};
 use crate::blocking::in_order;
 use crate::gc::remove_tombstones_of_kept;
 use crate::outage::is_outage;
-use crate::tier::catalog::{PARALLEL_READS, committed_ids, manifests_at_once, pins, read_commit};
+use crate::tier::catalog::{PARALLEL_READS, committed_ids, pins, read_commit};
 use crate::tier::leases::{HeldLease, leases};
 use crate::tier::removed::{local_now, read_tombstone, removed_steps};
 use crate::tier::run_remote::RunRemote;
 use crate::tier::step_state::visible_commits;
-use crate::verify::{CommittedParts, Depth, StepHealth};
-
-/// Maximum number of steps that stay and are checked concurrently.
-const STEPS_CHECKED_AT_ONCE: usize = 16;
+use crate::verify::{CommittedParts, Depth, StepHealth, steps_at_once};
 
 /// Inputs for pruning a remote.
 #[derive(Debug, Clone)]
@@ -44,12 +41,50 @@ pub struct RemotePrune {
     pub observer: Arc<dyn Observer>,
 }
 
-/// The steps on the remote, and the commits needed to remove them.
+/// The steps on the remote, and the commits needed to remove them, both sorted by step.
 struct Found {
     view: TierView,
     commits: Vec<Commit>,
     /// Those of the commits that were not read from the remote now.
     cached: BTreeSet<StepId>,
+}
+
+impl Found {
+    fn commit(&self, id: StepId) -> Option<&Commit> {
+        let position = self.commits.binary_search_by_key(&id, |commit| commit.id).ok()?;
+        self.commits.get(position)
+    }
+
+    fn step_mut(&mut self, id: StepId) -> Option<&mut StepFacts> {
+        let position = self.view.steps.binary_search_by_key(&id, |step| step.id).ok()?;
+        self.view.steps.get_mut(position)
+    }
+
+    /// Records what the check of a step has found.
+    fn note_health(&mut self, id: StepId, health: &StepHealth) {
+        if let Some(step) = self.step_mut(id)
+            && !health.is_sound()
+        {
+            step.verified = Verified::Damaged(health.faults.join("; "));
+        }
+    }
+
+    /// Replaces a commit by the one that was read now, and what follows from it.
+    fn replace(&mut self, commit: Commit) {
+        let id = commit.id;
+        if let Some(step) = self.step_mut(id) {
+            step.amends = commit.amends;
+            step.name.clone_from(&commit.name);
+            step.bytes = commit.data_bytes();
+            step.reclaimable_bytes = commit.data_bytes();
+            step.best.clone_from(&commit.best);
+            step.metrics.clone_from(&commit.metrics);
+            step.elsewhere.needs_other_nodes = commit.parts.len() > 1;
+        }
+        if let Ok(position) = self.commits.binary_search_by_key(&id, |commit| commit.id) {
+            self.commits[position] = commit;
+        }
+    }
 }
 
 /// Plans which steps would go, and writes nothing. Ages are measured by this machine's clock.
@@ -78,10 +113,16 @@ async fn prune_leased(prune: &RemotePrune, lease: &HeldLease) -> Result<PruneRep
     remove_tombstones_of_kept(&prune.remote).await?;
     let found = remote_view(prune, lease.taken(), Some(lease)).await?;
     let (plan, commits) = decide(prune, found).await?;
-    let known_parts = commits.iter().map(|commit| commit.parts.len()).sum();
     let mut report = PruneReport { plan, removed: Vec::new(), given_up: Vec::new(), spared: Vec::new() };
+    let mut erasure = Erasure {
+        remote: &prune.remote,
+        observer: &prune.observer,
+        known_parts: commits.iter().map(|commit| commit.parts.len()).sum(),
+        known_tombstones: 0,
+        tombstones: Tombstones::Written,
+    };
     if report.plan.refusal.is_none() {
-        finish_tombstoned(prune, known_parts, &mut report).await?;
+        erasure.known_tombstones = finish_tombstoned(prune, &erasure, &mut report).await?;
         if !report.plan.deletions().is_empty() {
             // The steps that stay justify removing the others.
             let keys = commits.iter().map(|commit| prune.remote.keys.commit(commit.id));
@@ -97,12 +138,8 @@ async fn prune_leased(prune: &RemotePrune, lease: &HeldLease) -> Result<PruneRep
             StepToRemove { id: commit.id, name: commit.name.clone(), bytes }
         })
         .collect();
-    let erasure = Erasure {
-        remote: &prune.remote,
-        observer: &prune.observer,
-        known_parts,
-        tombstones: Tombstones::ToWrite,
-    };
+    erasure.known_tombstones += to_remove.len();
+    erasure.tombstones = Tombstones::ToWrite;
     erasure.remove(&to_remove, &mut report).await?;
     Ok(report)
 }
@@ -194,7 +231,7 @@ async fn decide(prune: &RemotePrune, mut found: Found) -> Result<(RetentionPlan,
                     continue;
                 }
                 let health = prove_newest(prune, &found, id).await?;
-                note_health(&mut found.view, id, &health);
+                found.note_health(id, &health);
             }
             continue;
         }
@@ -213,7 +250,7 @@ async fn decide(prune: &RemotePrune, mut found: Found) -> Result<(RetentionPlan,
             continue;
         }
         for (id, health) in check_listed(prune, &found.commits, &relied_on).await? {
-            note_health(&mut found.view, id, &health);
+            found.note_health(id, &health);
         }
     }
 }
@@ -230,33 +267,24 @@ async fn read_again(prune: &RemotePrune, found: &mut Found, ids: &BTreeSet<StepI
         }
     });
     let mut is_changed = false;
+    let mut unreadable = BTreeSet::new();
     for (id, commit) in read.await? {
         found.cached.remove(&id);
-        let known = found.commits.iter_mut().find(|known| known.id == id);
-        match (commit, known) {
-            (Ok(commit), Some(known)) if commit == *known => continue,
-            (Ok(commit), Some(known)) => {
-                if let Some(step) = found.view.steps.iter_mut().find(|step| step.id == id) {
-                    step.amends = commit.amends;
-                    step.name.clone_from(&commit.name);
-                    step.bytes = commit.data_bytes();
-                    step.reclaimable_bytes = commit.data_bytes();
-                    step.best.clone_from(&commit.best);
-                    step.metrics.clone_from(&commit.metrics);
-                    step.elsewhere.needs_other_nodes = commit.parts.len() > 1;
-                }
-                *known = commit;
+        match commit {
+            Ok(commit) if found.commit(id) == Some(&commit) => {}
+            Ok(commit) => {
+                found.replace(commit);
+                is_changed = true;
             }
-            (Ok(_), None) => continue,
-            (Err(error), _) => {
-                found.view.steps.retain(|step| step.id != id);
-                found.commits.retain(|known| known.id != id);
-                let unreadable = (remote.keys.commit(id), error.to_string());
-                found.view.unreadable.push(unreadable);
+            Err(error) => {
+                unreadable.insert(id);
+                found.view.unreadable.push((remote.keys.commit(id), error.to_string()));
+                is_changed = true;
             }
         }
-        is_changed = true;
     }
+    found.view.steps.retain(|step| !unreadable.contains(&step.id));
+    found.commits.retain(|commit| !unreadable.contains(&commit.id));
     Ok(is_changed)
 }
 
@@ -267,10 +295,7 @@ async fn check_listed(
     ids: &BTreeSet<StepId>,
 ) -> Result<Vec<(StepId, StepHealth)>> {
     let relied_on: Vec<&Commit> = commits.iter().filter(|commit| ids.contains(&commit.id)).collect();
-    let manifests_bytes =
-        |commit: &&Commit| -> u64 { commit.parts.iter().map(|part| part.manifest_bytes).sum() };
-    let largest_bytes = relied_on.iter().map(manifests_bytes).max().unwrap_or(0);
-    let at_once = manifests_at_once(largest_bytes).min(STEPS_CHECKED_AT_ONCE);
+    let at_once = steps_at_once(relied_on.iter().copied());
     in_order(at_once, relied_on, |commit| async move {
         let parts = CommittedParts::all(&prune.remote, commit, &prune.observer);
         Ok((commit.id, parts.check(Depth::Listed).await?))
@@ -278,24 +303,21 @@ async fn check_listed(
     .await
 }
 
-fn note_health(view: &mut TierView, id: StepId, health: &StepHealth) {
-    if let Some(step) = view.steps.iter_mut().find(|step| step.id == id)
-        && !health.is_sound()
-    {
-        step.verified = Verified::Damaged(health.faults.join("; "));
-    }
-}
-
 /// S4: 'newest valid' means verified, not merely listed.
 async fn prove_newest(prune: &RemotePrune, found: &Found, id: StepId) -> Result<StepHealth> {
-    let Some(commit) = found.commits.iter().find(|commit| commit.id == id) else {
+    let Some(commit) = found.commit(id) else {
         return Ok(StepHealth::default());
     };
     CommittedParts::all(&prune.remote, commit, &prune.observer).prove().await
 }
 
-/// Resumes interrupted removals: the step is tombstoned or retired, but its commit still exists.
-async fn finish_tombstoned(prune: &RemotePrune, known_parts: usize, report: &mut PruneReport) -> Result<()> {
+/// Resumes interrupted removals: the step is tombstoned or retired, but its commit still exists. Returns the number of
+/// tombstones in the run.
+async fn finish_tombstoned(
+    prune: &RemotePrune,
+    erasure: &Erasure<'_>,
+    report: &mut PruneReport,
+) -> Result<usize> {
     let remote = &prune.remote;
     let mut listed = committed_ids(remote).await?;
     let removed = removed_steps(remote).await?;
@@ -316,6 +338,6 @@ async fn finish_tombstoned(prune: &RemotePrune, known_parts: usize, report: &mut
         Ok(Some(StepToRemove { id, name, bytes: None }))
     });
     let to_remove: Vec<StepToRemove> = named.await?.into_iter().flatten().collect();
-    let erasure = Erasure { remote, observer: &prune.observer, known_parts, tombstones: Tombstones::Written };
-    erasure.remove(&to_remove, report).await
+    erasure.remove(&to_remove, report).await?;
+    Ok(removed.tombstoned.len())
 }

@@ -1,7 +1,7 @@
 //! Reads what a remote holds of a run: commits, manifests, pins, the nodes of an attempt.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use futures::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
@@ -26,8 +26,6 @@ use crate::outage::is_outage;
 
 /// Number of small records that are read concurrently.
 pub(crate) const PARALLEL_READS: usize = 32;
-/// Number of manifests of unknown length that are read concurrently.
-const PARALLEL_MANIFESTS: usize = 4;
 /// Maximum total bytes of manifests that are read concurrently, unless a single one is larger.
 pub(crate) const MANIFESTS_AT_ONCE_BYTES: u64 = 32 << 20;
 /// Maximum number of records of one kind, each of another node, that are read from a remote.
@@ -202,14 +200,15 @@ pub(crate) async fn following_nodes(remote: &RunRemote, attempt: Attempt) -> Res
     remote.list_nodes(&remote.keys.followers_prefix(attempt)).await
 }
 
-/// Returns the part manifests of `nodes` for a step that has no commit yet to check them against.
+/// Returns the part manifests of `nodes`, of which the longest was listed with `largest_bytes`, for a step that has no
+/// commit yet to check them against.
 pub(crate) async fn read_found_parts(
     remote: &RunRemote,
     id: StepId,
     nodes: &NodeSet,
+    largest_bytes: u64,
 ) -> Result<Vec<FoundPart>> {
-    // Their lengths are unknown before they are read.
-    in_order(PARALLEL_MANIFESTS, nodes.iter(), |node| async move {
+    in_order(manifests_at_once(largest_bytes), nodes.iter(), |node| async move {
         let key = remote.keys.part(id, node);
         let found = remote.read_record::<PartManifest>(&key).await?;
         let (manifest, bytes) = found.ok_or_else(|| {
@@ -259,7 +258,7 @@ pub(crate) async fn latest_records<R: Record>(
 /// # Errors
 /// [`ErrorKind::NotFound`] when the step is not committed on it; [`ErrorKind::Refused`] when it is being removed.
 pub async fn pin(remote: &RunRemote, id: StepId, note: &str) -> Result<bool> {
-    if !committed_ids(remote).await?.contains_key(&id) {
+    if remote.store.head(&remote.keys.commit(id)).await?.is_none() {
         return Err(Error::new(ErrorKind::NotFound, format!("cannot pin {id}"))
             .on(remote.store.url())
             .because("it is not committed on this remote")
@@ -291,7 +290,7 @@ pub async fn unpin(remote: &RunRemote, id: StepId) -> Result<bool> {
 }
 
 /// Maximum number of notes of a remote. Commits that find no room are read each time.
-const MAX_SEGMENTS: usize = 64;
+const MAX_SEGMENTS: usize = 256;
 /// Bytes of commits after which a note is full. Encoding them in the note adds less than the other half.
 const SEGMENT_BYTES: usize = 400 << 10;
 const _: () = assert!(SEGMENT_BYTES as u64 * 2 < MAX_NOTE_BYTES);
@@ -342,6 +341,8 @@ fn entry_bytes(label: &str, commit: &CachedCommit) -> usize {
 pub(crate) struct CommitCache {
     notes: RemoteCache,
     segments: Vec<Segment>,
+    /// The number of each step's segment, by label.
+    places: HashMap<String, usize>,
 }
 
 impl CommitCache {
@@ -350,16 +351,22 @@ impl CommitCache {
         let (notes, place) = (remote.cache(remote.vault()?), remote.identity_url());
         let reader = notes.clone();
         let read = blocking(move || Ok(read_segments(&reader, &place))).await;
-        let segments = read.unwrap_or_default();
-        Some(Self { notes, segments })
+        let segments: Vec<Segment> = read.unwrap_or_default();
+        let labels = |(number, segment): (usize, &Segment)| {
+            segment.commits.keys().map(|label| (label.clone(), number)).collect::<Vec<_>>()
+        };
+        let places = segments.iter().enumerate().flat_map(labels).collect();
+        Some(Self { notes, segments, places })
     }
 
     /// Returns the commit in this version of its object, if it is known.
     pub(crate) fn commit(&self, remote: &RunRemote, id: StepId, object: &ObjectInfo) -> Option<Commit> {
         let version = object.version.as_deref()?;
         let label = id.label();
-        let mut known = self.segments.iter().filter_map(|it| it.commits.get(&label));
-        let known = known.find(|known| known.version == version && known.size_bytes == object.size_bytes)?;
+        let known = self.segments.get(*self.places.get(&label)?)?.commits.get(&label)?;
+        if known.version != version || known.size_bytes != object.size_bytes {
+            return None;
+        }
         decode_commit(remote, id, known.record.as_bytes()).ok()
     }
 

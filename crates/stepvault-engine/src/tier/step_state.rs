@@ -13,14 +13,14 @@ use std::time::SystemTime;
 use stepvault_core::Result;
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::given_up::GivenUpRecord;
-use stepvault_core::ids::{NodeName, StepId};
+use stepvault_core::ids::{NodeName, Step, StepId};
 use stepvault_core::records::Claim;
 use stepvault_local::evict::Quarantined;
 use stepvault_local::sealed::{RemoteState, SealedStep, UploadState};
 use stepvault_local::vault::Vault;
 use stepvault_remote::store::ObjectInfo;
 
-use super::catalog::{FoundCommit, claimed_ids, committed_ids, known_commits, present_parts};
+use super::catalog::{FoundCommit, claimed_ids, committed_ids, known_commits, present_parts, read_commits};
 use super::removed::{RemovedSteps, removed_steps};
 use super::run_remote::RunRemote;
 use crate::blocking::{blocking, in_order};
@@ -206,23 +206,46 @@ pub struct IncompleteStep {
     pub begun: SystemTime,
 }
 
-/// Returns [`visible_commits`] of a remote, and the steps that were begun and not
-/// committed there, the oldest first, for an overview. A step that is committed meanwhile may be among the incomplete
-/// ones, with no part missing.
+/// The steps of a remote, for an overview.
+#[derive(Debug)]
+pub struct StepsOnRemote {
+    /// All visible steps, and all that were begun and not committed.
+    pub ids: BTreeSet<StepId>,
+    /// The commits of the visible steps that were asked for.
+    pub commits: BTreeMap<StepId, FoundCommit>,
+    /// The steps that were asked for, and were begun and not committed, the oldest first.
+    pub incomplete: Vec<IncompleteStep>,
+}
+
+/// Lists the steps of a remote for an overview, and reads the commits of all of them, as [`visible_commits`], or those of
+/// the steps with one number alone. A step that is committed meanwhile may be among the incomplete ones, with no part
+/// missing.
 ///
 /// # Errors
 /// When the remote is unreachable. An unreadable claim is skipped, as it names no nodes.
-pub async fn visible_and_incomplete(
-    remote: &RunRemote,
-) -> Result<(BTreeMap<StepId, FoundCommit>, Vec<IncompleteStep>)> {
-    let (listed, claims) = tokio::try_join!(committed_ids(remote), claimed_ids(remote))?;
-    let committed: BTreeSet<StepId> = listed.keys().copied().collect();
+pub async fn visible_and_incomplete(remote: &RunRemote, only: Option<Step>) -> Result<StepsOnRemote> {
+    let (mut listed, claims) = tokio::try_join!(committed_ids(remote), claimed_ids(remote))?;
+    let mut ids: BTreeSet<StepId> = listed.keys().copied().collect();
+    let is_wanted = |id: &StepId| only.is_none_or(|only| id.step == only);
+    listed.retain(|id, _| is_wanted(id));
+    // Those of one step leave the others in the vault.
+    let commits = async {
+        if only.is_some() {
+            read_commits(remote, listed, None).await
+        } else {
+            known_commits(remote, listed).await
+        }
+    };
     // Listed after the commits: one that was removed meanwhile is left out.
-    let (commits, removed) = tokio::try_join!(known_commits(remote, listed), removed_steps(remote))?;
-    let is_open = |id: &StepId| !committed.contains(id) && !removed.contains(*id);
-    let open = claims.into_iter().filter(|(id, _)| is_open(id));
+    let (commits, removed) = tokio::try_join!(commits, removed_steps(remote))?;
+    let mut open: Vec<(StepId, ObjectInfo)> = claims.into_iter().collect();
+    open.retain(|(id, _)| !ids.contains(id) && !removed.contains(*id));
+    ids.retain(|id| !removed.contains(*id));
+    ids.extend(open.iter().map(|(id, _)| *id));
+    open.retain(|(id, _)| is_wanted(id));
     let found = in_order(READS_AT_ONCE, open, |(id, object)| open_step(remote, id, object)).await?;
-    Ok((without_removed(commits, &removed), found.into_iter().flatten().collect()))
+    let incomplete = found.into_iter().flatten().collect();
+    Ok(StepsOnRemote { ids, commits: without_removed(commits, &removed), incomplete })
 }
 
 async fn open_step(remote: &RunRemote, id: StepId, claimed: ObjectInfo) -> Result<Option<IncompleteStep>> {
@@ -240,7 +263,7 @@ async fn open_step(remote: &RunRemote, id: StepId, claimed: ObjectInfo) -> Resul
 #[cfg(test)]
 mod tests {
     use stepvault_core::given_up::GivenUpStep;
-    use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName, Step};
+    use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName};
     use stepvault_core::timestamp::Timestamp;
 
     use super::*;

@@ -1,6 +1,8 @@
 //! Writes and proves the records of an upload: the claim with which it begins; each node's part manifest; and the commit,
 //! which makes the step visible, once.
 
+use std::time::Duration;
+
 use stepvault_core::codec::{FORMAT, encode};
 use stepvault_core::commit::{Commit, FoundPart};
 use stepvault_core::digest::{DigestAlgorithm, Sha256Digest};
@@ -21,11 +23,14 @@ use super::session::{UploadSession, Uploaded};
 use crate::blocking::blocking;
 use crate::content::record_matches_manifest;
 use crate::outage::is_outage;
-use crate::tier::catalog::{present_parts, read_found_parts, read_part_manifest};
+use crate::tier::catalog::{read_found_parts, read_part_manifest};
 use crate::tier::removed::{RECENT_REMOVAL_CHECK, ensure_likely_not_removed, ensure_not_removed};
 use crate::tier::run_remote::WrittenRecord;
 use crate::tier::step_state::is_durable_on;
 use crate::verify::{CommittedParts, Depth};
+
+/// How long a node that finds all parts of a step waits for another one to commit it.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 impl UploadSession {
     /// Begins a step on this remote: records which nodes make up the step and which launch it belongs to, or checks the
@@ -252,38 +257,66 @@ impl UploadSession {
     ) -> Result<Uploaded> {
         // A store that overwrites would replace a commit.
         if sealed.record().is_one_of_several() || !self.guarantees.honours_create_only {
-            return self.commit_if_complete(sealed).await;
+            return self.commit_after(sealed, Duration::ZERO).await;
         }
         let commit = Commit::of(vec![part])?;
         if unremoved_at.elapsed() > RECENT_REMOVAL_CHECK {
             ensure_not_removed(&self.remote, sealed.id()).await?;
         }
         match self.write_commit(sealed, &commit).await {
-            Err(error) if error.kind() == ErrorKind::Conflict => self.commit_if_complete(sealed).await,
+            Err(error) if error.kind() == ErrorKind::Conflict => {
+                self.commit_after(sealed, Duration::ZERO).await
+            }
             committed => committed,
         }
     }
 
     /// Commits a step whose parts all exist, or detects that another node has. Call it again while parts are missing.
     ///
+    /// The node whose part came last commits the step: others commit it only if that node has not within [`PATIENCE`]. If
+    /// every node did at once, each would read the manifests of all.
+    ///
     /// # Invariants
     /// No commit is written before every node's part exists; every writer writes the same bytes, so there is one commit
     /// (S2). No writer acknowledges a step that was tombstoned meanwhile (S9).
     pub async fn commit_if_complete(&self, sealed: &SealedStep) -> Result<Uploaded> {
+        self.commit_after(sealed, PATIENCE).await
+    }
+
+    /// Returns that the step is durable if a node has committed it.
+    async fn committed_by_another(&self, sealed: &SealedStep) -> Result<Option<Uploaded>> {
+        let key = self.remote.keys.commit(sealed.id());
+        let Some((commit, bytes)) = self.remote.read_record::<Commit>(&key).await? else {
+            return Ok(None);
+        };
+        self.check_own_part(sealed, &commit).await?;
+        self.acknowledge(sealed, async { Ok(bytes) }).await.map(Some)
+    }
+
+    /// Like [`commit_if_complete`](Self::commit_if_complete), with so much time for another node to commit it.
+    async fn commit_after(&self, sealed: &SealedStep, patience: Duration) -> Result<Uploaded> {
         let record = sealed.record();
-        let key = self.remote.keys.commit(record.id);
-        if let Some((commit, bytes)) = self.remote.read_record::<Commit>(&key).await? {
-            self.check_own_part(sealed, &commit).await?;
-            return self.acknowledge(sealed, async { Ok(bytes) }).await;
+        if let Some(durable) = self.committed_by_another(sealed).await? {
+            return Ok(durable);
         }
-        match self.collect_parts(record).await? {
-            Err(missing) if missing.contains(&record.node) => Err(self.own_part_is_gone(sealed).await),
-            Err(missing) => {
+        let (missing, largest_bytes) = self.missing_parts(record).await?;
+        if missing.is_empty() && !patience.is_zero() {
+            tokio::time::sleep(patience).await;
+            if let Some(durable) = self.committed_by_another(sealed).await? {
+                return Ok(durable);
+            }
+        }
+        match missing {
+            missing if missing.contains(&record.node) => Err(self.own_part_is_gone(sealed).await),
+            missing if !missing.is_empty() => {
                 // Do not wait for the parts of a step that is being removed.
                 ensure_not_removed(&self.remote, sealed.id()).await?;
                 Ok(Uploaded::Incomplete { missing })
             }
-            Ok(commit) => {
+            _ => {
+                let nodes = record.nodes();
+                let parts = read_found_parts(&self.remote, record.id, &nodes, largest_bytes).await?;
+                let commit = Commit::of(parts)?;
                 if record.is_one_of_several() {
                     self.ensure_parts_exist(record, &commit).await?;
                 }
@@ -350,16 +383,13 @@ impl UploadSession {
         Err(self.conflict(&key, sealed, why).name_taken())
     }
 
-    /// Returns the commit once all parts exist, otherwise the nodes whose parts are missing.
-    async fn collect_parts(&self, record: &SealRecord) -> Result<std::result::Result<Commit, Vec<NodeName>>> {
-        let present = present_parts(&self.remote, record.id).await?;
-        let nodes = record.nodes();
-        let missing = nodes.missing(&present);
-        if !missing.is_empty() {
-            return Ok(Err(missing));
-        }
-        let parts = read_found_parts(&self.remote, record.id, &nodes).await?;
-        Commit::of(parts).map(Ok)
+    /// Returns the nodes whose parts are missing, and the length of the longest manifest of the others'.
+    async fn missing_parts(&self, record: &SealRecord) -> Result<(Vec<NodeName>, u64)> {
+        let prefix = self.remote.keys.step_parts_prefix(record.id);
+        let listed = self.remote.list_kind(&prefix, |kind| kind.node().cloned()).await?;
+        let largest_bytes = listed.iter().map(|(_, object)| object.size_bytes).max().unwrap_or(0);
+        let present = listed.into_iter().map(|(node, _)| node).collect();
+        Ok((record.nodes().missing(&present), largest_bytes))
     }
 
     /// Checks that the files of the other nodes, which proved them perhaps long ago, still exist.

@@ -28,6 +28,7 @@ mod outage;
 mod placement;
 mod pruning;
 mod round_trip;
+mod scale;
 mod several_nodes;
 mod shared_digests;
 mod short_memory;

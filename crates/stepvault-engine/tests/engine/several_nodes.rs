@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join_all;
 use stepvault_core::ErrorKind;
 use stepvault_core::clock::Clock as _;
 use stepvault_core::codec::encode;
@@ -23,9 +24,10 @@ use stepvault_engine::restore::{
 use stepvault_engine::tier::catalog::read_commit;
 use stepvault_engine::upload::Uploaded;
 use stepvault_local::clock::SystemClock;
+use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::s3::StrictS3;
 
-use crate::harness::{Rig, id, in_launch, in_launch_since, run_name};
+use crate::harness::{Rig, asked, id, in_launch, in_launch_since, run_name};
 
 /// Nodes that share one remote, each with a disk of its own.
 struct Cluster {
@@ -218,6 +220,44 @@ async fn nodes_that_commit_at_the_same_moment_write_one_commit() {
         assert!(durable >= 1, "the node that comes last commits");
         read_commit(cluster.remote(), id(1, 100)).await.unwrap();
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_that_wait_leave_the_commit_to_the_one_that_came_last() {
+    const NODES: usize = 12;
+    let server = StrictS3::start();
+    let mut cluster = Cluster::new(NODES).await;
+    for rig in &mut cluster.rigs {
+        rig.remotes.clear();
+        rig.add_s3("main", &server).await;
+    }
+    for rank in 1..NODES {
+        let report = cluster.save(rank, 100, 1000).await;
+        assert!(!report.remotes[0].result.as_ref().unwrap().is_durable());
+    }
+    let mut waiting = Vec::new();
+    for rig in &cluster.rigs[1..] {
+        let sealed = rig.vault.step(&run_name(), id(1, 100)).unwrap().unwrap();
+        waiting.push((rig.upload_session().await, sealed));
+    }
+    // All parts exist, and the others look, before the commit does.
+    server.faults().inject("PUT", "/commits/", 1, FaultAction::Delay(Duration::from_millis(500)));
+    server.faults().clear_requests();
+    let others = async {
+        while asked(server.faults(), "PUT", "/commits/") == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        join_all(waiting.iter().map(|(session, sealed)| session.commit_if_complete(sealed))).await
+    };
+    let (last, others) = tokio::join!(cluster.save(0, 100, 1000), others);
+    assert!(last.remotes[0].result.as_ref().unwrap().is_durable());
+    assert!(others.into_iter().all(|other| other.unwrap().is_durable()));
+    // The one that commits reads each manifest twice: for the commit, and to see that its files are there.
+    let manifests = server.faults().requests().into_iter().filter(|request| {
+        request.method == "GET" && request.path.contains("/parts/") && !request.path.contains("list-type=2")
+    });
+    assert!(manifests.count() <= 2 * NODES + 1);
+    assert_eq!(asked(server.faults(), "PUT", "/commits/"), 1);
 }
 
 #[tokio::test]

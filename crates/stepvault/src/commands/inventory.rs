@@ -17,10 +17,10 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::placement::evidence_text;
 use stepvault_engine::restore::WantedSteps;
-use stepvault_engine::tier::catalog::{FoundCommit, pins};
+use stepvault_engine::tier::catalog::pins;
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_engine::tier::step_state::{Durability, is_durable_on};
-use stepvault_engine::tier::step_state::{IncompleteStep, visible_and_incomplete};
+use stepvault_engine::tier::step_state::{StepsOnRemote, visible_and_incomplete};
 use stepvault_local::clock::SystemClock;
 use stepvault_local::vault::Vault;
 
@@ -165,8 +165,8 @@ pub(super) struct Inventory {
 }
 
 impl Inventory {
-    /// Lists every tier.
-    pub(super) async fn gather(tiers: &Tiers) -> Result<Self> {
+    /// Lists every tier: all steps, or those with one number alone, whose records are then the only ones that are read.
+    pub(super) async fn gather(tiers: &Tiers, only: Option<Step>) -> Result<Self> {
         let mut found: BTreeMap<StepId, ListedStep> = BTreeMap::new();
         let mut failed = Vec::new();
         if let Some(vault) = tiers.vault.clone() {
@@ -176,14 +176,19 @@ impl Inventory {
                 Err(error) => failed.push(("local".to_owned(), error)),
             }
         }
-        let on_remotes = join_all(tiers.remotes.iter().map(found_on)).await;
+        let mut ids: BTreeSet<StepId> = found.keys().copied().collect();
+        let on_remotes = join_all(tiers.remotes.iter().map(|remote| found_on(remote, only))).await;
         for (remote, listing) in tiers.remotes.iter().zip(on_remotes) {
             match listing {
-                Ok(listing) => listing.merge_into(&mut found, &remote.name().to_string()),
+                Ok(listing) => {
+                    ids.extend(&listing.steps.ids);
+                    listing.merge_into(&mut found, &remote.name().to_string());
+                }
                 Err(error) => failed.push((remote.name().to_string(), error)),
             }
         }
-        let abandoned = abandoned_steps(found.keys().copied());
+        found.retain(|id, _| only.is_none_or(|only| id.step == only));
+        let abandoned = abandoned_steps(ids.into_iter());
         for (id, step) in &mut found {
             step.abandoned = abandoned.contains(id);
         }
@@ -297,19 +302,18 @@ fn found_locally(
 
 /// The listing of one remote.
 struct RemoteListing {
-    visible: BTreeMap<StepId, FoundCommit>,
-    incomplete: Vec<IncompleteStep>,
+    steps: StepsOnRemote,
     pinned: BTreeSet<StepId>,
 }
 
-async fn found_on(remote: &RunRemote) -> Result<RemoteListing> {
-    let ((visible, incomplete), pinned) = tokio::try_join!(visible_and_incomplete(remote), pins(remote))?;
-    Ok(RemoteListing { visible, incomplete, pinned })
+async fn found_on(remote: &RunRemote, only: Option<Step>) -> Result<RemoteListing> {
+    let (steps, pinned) = tokio::try_join!(visible_and_incomplete(remote, only), pins(remote))?;
+    Ok(RemoteListing { steps, pinned })
 }
 
 impl RemoteListing {
     fn merge_into(self, found: &mut BTreeMap<StepId, ListedStep>, remote: &str) {
-        for step in self.incomplete {
+        for step in self.steps.incomplete {
             let entry = found.entry(step.id).or_insert_with(|| unknown(step.id));
             entry.name.get_or_insert(step.name);
             entry.incomplete.push(IncompleteOn {
@@ -317,7 +321,7 @@ impl RemoteListing {
                 missing_nodes: step.missing.iter().map(ToString::to_string).collect(),
             });
         }
-        for (id, found_commit) in self.visible {
+        for (id, found_commit) in self.steps.commits {
             let entry = found.entry(id).or_insert_with(|| unknown(id));
             entry.pinned |= self.pinned.contains(&id);
             match found_commit.commit {

@@ -44,7 +44,7 @@ pub(super) struct ListDocument {
 /// Runs the command.
 pub(crate) async fn run(session: &Session, _arguments: &ListArguments) -> Result<ExitCode> {
     let tiers = Tiers::load_to_read(session).await?;
-    let mut inventory = Inventory::gather(&tiers).await?;
+    let mut inventory = Inventory::gather(&tiers, None).await?;
     mark_uploads(&tiers, &mut inventory).await;
     tiers.progress.finish();
     for (tier, error) in &inventory.failed {

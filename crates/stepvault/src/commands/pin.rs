@@ -56,7 +56,7 @@ struct FailedTier {
 /// Pins if a note is given, else unpins. Tries every tier before it reports an error.
 pub(super) async fn change(session: &Session, chosen: &ChosenStep, note: Option<&str>) -> Result<ExitCode> {
     let tiers = Tiers::load(session).await?;
-    let mut inventory = Inventory::gather(&tiers).await?;
+    let mut inventory = Inventory::gather(&tiers, Some(chosen.step)).await?;
     let listed = chosen.find(tiers.run_name(), &mut inventory)?;
     let id = listed.id;
     let mut document = PinDocument {

@@ -65,7 +65,7 @@ struct EntryDocument {
 /// Runs the command.
 pub(crate) async fn run(session: &Session, chosen: &ChosenStep) -> Result<ExitCode> {
     let tiers = Tiers::load_to_read(session).await?;
-    let mut inventory = Inventory::gather(&tiers).await?;
+    let mut inventory = Inventory::gather(&tiers, Some(chosen.step)).await?;
     let listed = chosen.find(tiers.run_name(), &mut inventory)?;
     let Content { best, algorithms, entries } = content(&tiers, &listed).await?;
     let unguarded = unguarded(&tiers, &listed).await?;

@@ -18,7 +18,7 @@ use stepvault_engine::outage::{is_outage, outage};
 use stepvault_engine::restore::WantedSteps;
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_engine::tier::step_state::visible_steps;
-use stepvault_engine::verify::{Depth, StepHealth, check_remote, check_sealed};
+use stepvault_engine::verify::{Depth, StepHealth, check_sealed, check_steps};
 
 use super::inventory::{FailedTier, attempt_text, id_of};
 use crate::arguments::values::{TierChoice, checked, sample};
@@ -145,11 +145,11 @@ impl Verification {
         let wanted = self.wanted;
         // The newest first, because it is the one that would be restored.
         let visible = visible_steps(remote).await?;
-        for id in visible.into_keys().rev().filter(|id| wanted.contain(*id)) {
-            let health = check_remote(remote, id, self.depth, &self.observer).await?;
-            self.add(id, &remote.tier, health);
-        }
-        Ok(())
+        let ids: Vec<StepId> = visible.into_keys().rev().filter(|id| wanted.contain(*id)).collect();
+        let observer = Arc::clone(&self.observer);
+        let depth = self.depth;
+        let add = |id, health| self.add(id, &remote.tier, health);
+        check_steps(remote, &ids, depth, &observer, add).await
     }
 
     fn add(&mut self, id: StepId, tier: &Tier, health: StepHealth) {

@@ -163,7 +163,7 @@ async fn play(root: &Path, stages: &mut Stages) -> Result<()> {
     stages.done("compare", compare(&restored.path, files)?);
     stages.done("prune", prune_remote(&node.tiers).await?);
 
-    let inventory = Inventory::gather(&node.tiers).await?;
+    let inventory = Inventory::gather(&node.tiers, None).await?;
     if let Some((_, error)) = inventory.failed.into_iter().next() {
         return Err(error);
     }

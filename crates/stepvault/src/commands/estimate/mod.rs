@@ -200,6 +200,8 @@ fn step(arguments: &ModelArguments, settings: &Settings, document: &mut Estimate
         format_bytes: step.bytes()?.saturating_sub(tensor_bytes),
     });
     document.notes.extend(notes(arguments, &model, layout));
+    let averages = step.parts.iter().filter_map(|part| part.bytes.checked_div(part.files));
+    document.notes.extend(tiers::refusal_note(averages.max().unwrap_or(0)));
     Ok(step)
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use stepvault_core::Result;
 use stepvault_core::clock::Clock as _;
 use stepvault_core::config::LinkPolicy;
+use stepvault_core::file_parts::refusal_ahead;
 use stepvault_core::ids::RemoteName;
 use stepvault_core::observe::Tier;
 use stepvault_core::retention::KeepRules;
@@ -212,6 +213,7 @@ pub(super) async fn measured(
     let doubts = measured.doubts.iter().take(MAX_DOUBTS);
     document.notes.extend(doubts.map(|doubt| format!("the step may be incomplete: {doubt}")));
     document.notes.extend(lacking.notes);
+    document.notes.extend(refusal_note(measured.largest_file_bytes));
     document.headers = measured.told;
     let unread = measured.unread.into_iter();
     document.unreadable_headers = unread.map(|(path, reason)| UnreadDocument { path, reason }).collect();
@@ -225,6 +227,11 @@ pub(super) async fn measured(
         inodes: measured.files.saturating_add(measured.directories),
     });
     Ok((step, overwritten_by))
+}
+
+/// Returns the note on files of that size, if a push refuses them.
+pub(super) fn refusal_note(largest_file_bytes: u64) -> Option<String> {
+    refusal_ahead(largest_file_bytes).map(|(why, hint)| format!("{why}; {hint}"))
 }
 
 /// What headers describe and is missing.
