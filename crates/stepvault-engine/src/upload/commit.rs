@@ -273,7 +273,7 @@ impl UploadSession {
 
     /// Commits a step whose parts all exist, or detects that another node has. Call it again while parts are missing.
     ///
-    /// The node whose part came last commits the step: others commit it only if that node has not within [`PATIENCE`]. If
+    /// The node whose part came last commits the step: others commit it only if that node has not within a second. If
     /// every node did at once, each would read the manifests of all.
     ///
     /// # Invariants

@@ -188,7 +188,7 @@ impl Inventory {
             }
         }
         found.retain(|id, _| only.is_none_or(|only| id.step == only));
-        let abandoned = abandoned_steps(ids.into_iter());
+        let abandoned = abandoned_steps(ids);
         for (id, step) in &mut found {
             step.abandoned = abandoned.contains(id);
         }
