@@ -75,6 +75,10 @@ impl Vault {
         ownership::check_place(directory, parents)?;
         durable::create_directories(directory)?;
         if let Some(foreign) = foreign_entry(directory)? {
+            // Another process may have created the vault meanwhile.
+            if let Some(vault) = Self::open_below(directory, parents)? {
+                return vault.settled();
+            }
             return Err(Error::at(ErrorKind::Refused, "cannot create a vault here", directory)
                 .because(format!("the directory is not a vault and contains {foreign:?}"))
                 .hint("name an empty directory, or one that does not exist yet"));

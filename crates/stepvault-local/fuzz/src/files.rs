@@ -156,8 +156,9 @@ fn check_state(place: &Place, bytes: &[u8]) {
     write(&path, bytes);
     write(&place.step().join("manifest.json"), &with_digest(bytes.to_vec()));
     let step = place.vault.step(&run(), id()).unwrap().unwrap();
-    if let Ok(state) = step.remote_state(&remote()) {
-        assert_eq!(state.unwrap().remote, remote());
+    // That of another step is none.
+    if let Ok(Some(state)) = step.remote_state(&remote()) {
+        assert_eq!(state.remote, remote());
     }
     let _ = step.manifest();
     fs::remove_file(path).unwrap();

@@ -167,7 +167,7 @@ fn room(limits: &Dqblk) -> Option<Room> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
+#[allow(clippy::disallowed_methods, clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -9,13 +9,15 @@ use crate::support::{Place, wait_until};
 
 /// A step of Hugging Face's Trainer.
 fn save(place: &Place, step: u64) -> PathBuf {
-    let directory = place.path("out").join(format!("checkpoint-{step}"));
+    // The agent sees all of it or nothing: a half-written step begins its waits anew.
+    let (directory, written) = (place.path("out").join(format!("checkpoint-{step}")), place.path("written"));
     let header = br#"{"w":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}"#;
     let mut weights = (header.len() as u64).to_le_bytes().to_vec();
     weights.extend_from_slice(header);
     weights.extend_from_slice(&step.to_le_bytes()[..4]);
-    tree::write(&directory.join("model.safetensors"), weights);
-    tree::write(&directory.join("trainer_state.json"), format!("{{\"global_step\": {step}}}"));
+    tree::write(&written.join("model.safetensors"), weights);
+    tree::write(&written.join("trainer_state.json"), format!("{{\"global_step\": {step}}}"));
+    std::fs::rename(&written, &directory).unwrap();
     directory
 }
 
