@@ -11,7 +11,7 @@ use crate::launches::Launches;
 use crate::tier::run_remote::RunRemote;
 
 impl PlacementQuery<'_> {
-    /// Decides by the attempts of launches, on which all nodes agree.
+    /// Decides by the attempts of launches. All nodes agree on these.
     ///
     /// # Errors
     /// When this node does not know the attempt yet and the first remote is unreachable: an attempt chosen by this node

@@ -39,7 +39,7 @@ use crate::verify::{Depth, check_remote};
 /// many steps as a page has objects, the listings of a prune of any number of steps are few beside what it sends for each
 /// step.
 const STEPS_AT_ONCE: usize = 1_000;
-/// Number of steps of which a request for each takes fewer requests than a short listing may take.
+/// Up to this number of steps, one request for each takes fewer than a short listing may take.
 const FEW_STEPS: usize = 4;
 /// Number of objects in a page of a listing and in a batch of deletions.
 const PAGE_OBJECTS: usize = 1_000;

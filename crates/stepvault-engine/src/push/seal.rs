@@ -265,7 +265,7 @@ async fn tree_of(request: &mut CheckpointToSeal) -> Result<Arc<Tree>> {
     Ok(tree)
 }
 
-/// Prepares each remote, and warns of those that cannot be.
+/// Prepares each remote, and warns where that fails.
 async fn begin_remotes(vault: &Vault, remotes: &[RunRemote], observer: &Arc<dyn Observer>) {
     for remote in remotes {
         // The same fault would also fail queries and uploads, so it is reported here.
@@ -305,7 +305,7 @@ impl Sealing<'_> {
         ScannedCheckpoint::new(&self.request.checkpoint, step, Arc::clone(&self.tree), proven)
     }
 
-    /// Returns the question which step the checkpoint is.
+    /// Returns the query that decides which step the checkpoint is.
     pub(super) fn query<'b>(&'b self, checkpoint: &'b ScannedCheckpoint) -> PlacementQuery<'b> {
         let request = &self.request;
         PlacementQuery {

@@ -200,8 +200,8 @@ pub(crate) async fn following_nodes(remote: &RunRemote, attempt: Attempt) -> Res
     remote.list_nodes(&remote.keys.followers_prefix(attempt)).await
 }
 
-/// Returns the part manifests of `nodes`, of which the longest was listed with `largest_bytes`, for a step that has no
-/// commit yet to check them against.
+/// Returns the part manifests of `nodes` for a step that has no commit yet to check them against. The longest was listed
+/// with `largest_bytes`.
 pub(crate) async fn read_found_parts(
     remote: &RunRemote,
     id: StepId,

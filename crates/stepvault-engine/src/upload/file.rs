@@ -521,7 +521,7 @@ impl FileUpload {
         self.digests.as_ref()?.part(&self.file, index)
     }
 
-    /// Returns why the bytes of a part are not those that an upload to another remote has hashed, if that is so.
+    /// Returns how the bytes of a part differ from what an upload to another remote has hashed, if they do.
     async fn changed_since_hashed(&self, index: u32) -> Option<Error> {
         let shared = self.shared_digest(index)?;
         let known = *shared.get()?;

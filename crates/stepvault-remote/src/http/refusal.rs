@@ -1,4 +1,5 @@
-//! Failed requests of Google's and Azure's APIs: a kind for the caller's decisions, and a text with a hint for the user.
+//! Failed requests: a kind for the caller's decisions, and a text with a hint for the user. Of S3, only elements of error
+//! documents are read here.
 
 use std::borrow::Cow;
 use std::time::Duration;
