@@ -113,7 +113,16 @@ pub async fn check_remote(
     depth: Depth,
     observer: &Arc<dyn Observer>,
 ) -> Result<StepHealth> {
-    match read_commit(remote, id).await {
+    check_commit(remote, read_commit(remote, id).await, depth, observer).await
+}
+
+async fn check_commit(
+    remote: &RunRemote,
+    commit: Result<Commit>,
+    depth: Depth,
+    observer: &Arc<dyn Observer>,
+) -> Result<StepHealth> {
+    match commit {
         Ok(commit) => CommittedParts::all(remote, &commit, observer).check(depth).await,
         Err(error) => StepHealth::of_error(error),
     }
@@ -138,11 +147,7 @@ pub async fn check_steps(
         let commits: Vec<Result<Commit>> = read.collect().await;
         let at_once = steps_at_once(commits.iter().filter_map(|commit| commit.as_ref().ok()));
         let checked = stream::iter(group.iter().zip(commits)).map(|(id, commit)| async move {
-            let health = match commit {
-                Ok(commit) => CommittedParts::all(remote, &commit, observer).check(depth).await,
-                Err(error) => StepHealth::of_error(error),
-            };
-            health.map(|health| (*id, health))
+            check_commit(remote, commit, depth, observer).await.map(|health| (*id, health))
         });
         let mut checked = pin!(checked.buffered(at_once));
         while let Some((id, health)) = checked.try_next().await? {

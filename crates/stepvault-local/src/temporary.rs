@@ -130,8 +130,9 @@ mod tests {
                         remove_abandoned(&entry.path()).unwrap();
                     }
                 }
-                // Without a pause it may win all attempts of a writer that shares its processor.
-                std::thread::sleep(std::time::Duration::from_micros(200));
+                // A real one looks once. One that looks without a pause may win all attempts of a writer, whose file is seen
+                // before it can be locked.
+                std::thread::sleep(std::time::Duration::from_millis(2));
             }
             writer.join().unwrap()
         });
