@@ -20,7 +20,8 @@ small files of a directory into a bucket, with their bytes. --emit-pattern write
 that generated objects consist of, for source files whose downloads can be verified.
 --tls serves HTTPS with a certificate of an authority of its own, whose certificate it writes to FILE.
 --latency-ms and --rate-mib delay each answer, as a network of that latency and that rate per connection would.
-GET /.counts answers with the requests, connections, TLS handshakes and resumed sessions since it was last read.";
+GET /.counts answers with the requests, connections, TLS handshakes and resumed sessions since it was last read.
+After GET /.forget the connections that are open are silent, as if a NAT had forgotten them; new ones work.";
 
 struct Arguments {
     threads: usize,

@@ -10,9 +10,12 @@ mod request;
 mod store;
 mod xml;
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
-use std::future::ready;
+use std::future::{pending, ready};
 use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -30,7 +33,7 @@ use self::request::{Target, given_checksum, percent_decode, receive};
 pub use self::store::DiscardStore;
 use self::store::{Entry, Tables};
 use crate::s3::checksums::Algorithm;
-use crate::s3::connections;
+use crate::s3::connections::{self, Client};
 use crate::serve::ServerHandle;
 use crate::tls::{Acceptor, ConnectionCounts};
 
@@ -94,7 +97,7 @@ impl Delays {
 
 /// Serves `store` on the connections of `acceptor` until dropped.
 pub async fn serve(listener: TcpListener, acceptor: Acceptor, store: DiscardStore, delays: Delays) {
-    let service = Service { store, delays, acceptor: acceptor.clone() };
+    let service = Service { store, delays, acceptor: acceptor.clone(), connections: Arc::default() };
     connections::serve(listener, acceptor, service).await;
 }
 
@@ -103,10 +106,21 @@ struct Service {
     store: DiscardStore,
     delays: Delays,
     acceptor: Acceptor,
+    connections: Arc<Mutex<Connections>>,
+}
+
+/// The clients' ends of all connections that had a request.
+#[derive(Debug, Default)]
+struct Connections {
+    used: HashSet<SocketAddr>,
+    forgotten: HashSet<SocketAddr>,
 }
 
 /// A name that is no bucket, which answers with the counts since it was last read.
 const COUNTS_PATH: &str = "/.counts";
+/// A name that is no bucket. After a request for it the connections in use are silent, as if a NAT had forgotten them;
+/// new ones work.
+const FORGET_PATH: &str = "/.forget";
 
 /// What a client did, as JSON.
 #[derive(Debug, serde::Serialize)]
@@ -118,6 +132,24 @@ struct Counts {
 }
 
 impl Service {
+    fn connections(&self) -> MutexGuard<'_, Connections> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn forget_connections(&self) -> Response<Reply> {
+        let mut connections = self.connections();
+        let used = std::mem::take(&mut connections.used);
+        connections.forgotten.extend(used);
+        reply(StatusCode::NO_CONTENT, Reply::Document(Bytes::new()))
+    }
+
+    /// Never returns on a connection that is forgotten.
+    async fn pass(&self, client: Option<SocketAddr>) {
+        if client.is_some_and(|client| self.connections().forgotten.contains(&client)) {
+            pending::<()>().await;
+        }
+    }
+
     /// Returns the counts since the last call, without this request and its connection, which is closed.
     fn take_counts(&self) -> io::Result<Response<Reply>> {
         let accepted = self.acceptor.take_counts();
@@ -143,15 +175,22 @@ impl hyper::service::Service<Request<Incoming>> for Service {
         if request.uri().path() == COUNTS_PATH {
             return Box::pin(ready(self.take_counts()));
         }
-        let (store, delays, begun) = (self.store.clone(), self.delays, Instant::now());
+        if request.uri().path() == FORGET_PATH {
+            return Box::pin(ready(Ok(self.forget_connections())));
+        }
+        let client = request.extensions().get::<Client>().map(|client| client.0);
+        self.connections().used.extend(client);
+        let (service, delays, begun) = (self.clone(), self.delays, Instant::now());
         Box::pin(async move {
+            service.pass(client).await;
             let sent_bytes = request.body().size_hint().exact().unwrap_or(0);
-            let answer = answer(&store, request).await?;
+            let answer = answer(&service.store, request).await?;
             let bytes = sent_bytes + answer.body().size_hint().exact().unwrap_or(0);
             let due = delays.due(begun, bytes);
             if due > Instant::now() {
                 sleep_until(due).await;
             }
+            service.pass(client).await;
             Ok(answer)
         })
     }
