@@ -13,8 +13,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustix::fs::{Advice, AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use stepvault_core::config::RestoreSync;
@@ -230,7 +231,7 @@ impl Staging {
 
     /// Creates a directory whose parent exists and replaces anything else that has its name.
     pub(crate) fn make_directory(&self, path: &RelativePath) -> Result<()> {
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = self.made.lock();
         if made.contains(path.as_str()) {
             return Ok(());
         }
@@ -328,14 +329,7 @@ fn open_present(parent: BorrowedFd<'_>, name: &str) -> rustix::io::Result<Option
 const FILE: &str = "cannot restore the file";
 
 /// The finished files and links of a restore: for each path its inode, or `None` until it is finished.
-#[derive(Debug, Default)]
-pub(crate) struct Progress(Mutex<BTreeMap<RelativePath, Option<u64>>>);
-
-impl Progress {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, BTreeMap<RelativePath, Option<u64>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+pub(crate) type Progress = Mutex<BTreeMap<RelativePath, Option<u64>>>;
 
 /// A file of a restore in progress. `&self` may be used from several threads at once.
 #[derive(Debug)]
@@ -374,7 +368,7 @@ impl StagedFile {
             )));
         }
         let fault = |error: std::io::Error| errors::io(FILE, &self.place, error);
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.turn.lock();
         if !self.keeps_holes {
             return self.file.write_all_at(bytes, offset).map_err(fault);
         }

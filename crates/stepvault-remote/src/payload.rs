@@ -6,11 +6,12 @@
 use std::fmt::Debug;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use parking_lot::Mutex;
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::task::{JoinHandle, spawn_blocking};
 
@@ -155,22 +156,18 @@ impl Sending {
 
     /// Returns the sum of the reported changes. A connection that still holds the payload reports nothing any more.
     pub fn end(&self) -> u64 {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.has_ended = true;
         std::mem::take(&mut state.reported_bytes)
     }
 
     fn advance_to(&self, sent_bytes: u64) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.has_ended || sent_bytes.abs_diff(state.reported_bytes) < REPORTED_CHANGE_BYTES {
             return;
         }
         let before = std::mem::replace(&mut state.reported_bytes, sent_bytes);
         (self.on_change)(sent_bytes.cast_signed().wrapping_sub(before.cast_signed()));
-    }
-
-    fn state(&self) -> MutexGuard<'_, SendingState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -207,25 +207,13 @@ pub enum Notices {
 }
 
 /// A provider's notice service.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, strum::Display, strum::EnumString)]
+#[strum(serialize_all = "lowercase")]
 pub enum NoticeSource {
     /// EC2's instance metadata: spot interruptions and recommendations to rebalance.
     Ec2,
     /// Compute Engine's metadata server: preemptions.
     Gce,
-}
-
-impl NoticeSource {
-    /// All sources.
-    pub const ALL: [Self; 2] = [Self::Ec2, Self::Gce];
-
-    /// Returns its name in the configuration.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Ec2 => "ec2",
-            Self::Gce => "gce",
-        }
-    }
 }
 
 /// `[restart]`

@@ -33,10 +33,13 @@ const MAXIMUM_REASON_BYTES: usize = 300;
 /// What was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
+#[derive(strum::Display)]
 pub enum StartedProgram {
     /// The agent.
+    #[strum(to_string = "the agent")]
     Agent,
     /// A trainer, through `stepvault run`.
+    #[strum(to_string = "the trainer")]
     Trainer,
 }
 
@@ -130,15 +133,6 @@ impl fmt::Display for Ending {
             Self::Stopped(by) => write!(out, "stopped by {by}"),
             Self::Failed(why) => write!(out, "stepvault failed: {why}"),
         }
-    }
-}
-
-impl fmt::Display for StartedProgram {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(match self {
-            Self::Agent => "the agent",
-            Self::Trainer => "the trainer",
-        })
     }
 }
 

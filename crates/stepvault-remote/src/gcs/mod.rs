@@ -89,10 +89,9 @@ impl RemoteStore for GcsStore {
             creates_atomically: true,
             multipart_is_create_only: self.transport == Transport::Json,
             streams_bodies: true,
-            deletes_in_batches: false,
             lists_pending_uploads: true,
             copies: true,
-            copies_parts: false,
+            ..StoreCapabilities::default()
         }
     }
 

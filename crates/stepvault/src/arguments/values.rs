@@ -9,7 +9,7 @@ use stepvault_core::Error;
 use stepvault_core::config::{parse_duration, parse_size};
 use stepvault_core::ids::RemoteName;
 use stepvault_core::observe::Tier;
-use stepvault_core::retention::{BestRule, Prefer};
+use stepvault_core::retention::BestRule;
 use stepvault_diagnose::estimate::{Named, parse_count};
 
 /// The tiers that a command operates on.
@@ -94,19 +94,14 @@ pub(crate) fn count(text: &str) -> Result<u64, String> {
 
 /// Parses the state that a step must reach: `durable`.
 pub(crate) fn goal(text: &str) -> Result<Goal, String> {
-    let found = Goal::ALL.into_iter().find(|goal| goal.name() == text);
-    found.ok_or_else(|| "give staged, uploaded or durable".to_owned())
+    text.parse().map_err(|_| "give staged, uploaded or durable".to_owned())
 }
 
 /// Parses a rule that keeps the best steps: `eval_loss:2:lowest`.
 pub(crate) fn best_rule(text: &str) -> Result<BestRule, String> {
     // Split from the right: a metric's name may contain colons.
     let mut words = text.rsplitn(3, ':');
-    let prefer = match words.next() {
-        Some("lowest") => Some(Prefer::Lowest),
-        Some("highest") => Some(Prefer::Highest),
-        _ => None,
-    };
+    let prefer = words.next().and_then(|word| word.parse().ok());
     let count = words.next().and_then(|digits| digits.parse().ok());
     let metric = words.next().filter(|metric| !metric.is_empty());
     match (metric, count, prefer) {
@@ -129,6 +124,8 @@ pub(crate) fn named<T: Named>(text: &str) -> Result<T, String> {
 
 #[cfg(test)]
 mod tests {
+    use stepvault_core::retention::Prefer;
+
     use super::*;
 
     #[test]
