@@ -131,7 +131,7 @@ impl Followed {
         let is_wanted = |wanted: &Succession| {
             wanted.has_successor
                 && wanted.waiting_clients == 0
-                && self.stop.requested().is_some_and(|request| request.may_be_succeeded())
+                && self.stop.requested().is_some_and(|request| request.trainers_end_only)
         };
         // The sender lives in `self`.
         let _ = succession.wait_for(is_wanted).await;

@@ -56,7 +56,8 @@ pub struct Staging {
     pub(crate) work: Workplace,
     pub(crate) own: Beneath,
     pub(crate) data: Beneath,
-    resumes: bool,
+    /// Whether an interrupted restore may have left files in it.
+    pub resumes: bool,
     sync: RestoreSync,
     pub(crate) progress: Arc<Progress>,
     /// Directories known to exist.
@@ -145,11 +146,6 @@ impl Staging {
     /// Returns the directory that holds the files until the end.
     pub fn directory(&self) -> &Path {
         &self.work.path
-    }
-
-    /// Returns whether an interrupted restore may have left files in it.
-    pub fn resumes(&self) -> bool {
-        self.resumes
     }
 
     /// Opens the staged files for content checks.

@@ -48,7 +48,8 @@ pub struct Config {
     pub profiles: Option<FileText>,
     /// Problems that do not prevent operation.
     pub warnings: Vec<Finding>,
-    pub(super) explained: Vec<Explained>,
+    /// Every effective value and its source, in the order of the reference file. Secrets are masked.
+    pub explained: Vec<Explained>,
 }
 
 impl Config {
@@ -84,11 +85,6 @@ impl Config {
         let given = self.explained.iter().find(|entry| entry.key == key);
         let source = given.map_or(Source::Default, |entry| entry.source.clone());
         Finding::new(key, source, why)
-    }
-
-    /// Returns every effective value and its source, in the order of the reference file. Secrets are masked.
-    pub fn explain(&self) -> &[Explained] {
-        &self.explained
     }
 }
 

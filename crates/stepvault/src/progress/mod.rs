@@ -42,7 +42,7 @@ pub(crate) enum Style {
 impl Style {
     /// Returns the style for an output.
     pub(crate) fn of(output: &Output) -> Self {
-        if output.is_quiet() {
+        if output.quiet {
             Self::Silent
         } else if output::draws_on_terminal() {
             Self::Bars
@@ -53,7 +53,7 @@ impl Style {
 
     /// Returns the style for a service, which prints lines on a terminal too.
     pub(crate) fn of_service(output: &Output) -> Self {
-        if output.is_quiet() { Self::Silent } else { Self::SparseLines }
+        if output.quiet { Self::Silent } else { Self::SparseLines }
     }
 }
 
@@ -143,7 +143,7 @@ impl Watcher {
     }
 
     fn draw_until(&self, ended: &Receiver<()>) {
-        let mut bars = Bars::new(self.output.bars());
+        let mut bars = Bars::new(&self.output.bars);
         let mut lines = Lines::new(self.style == Style::SparseLines);
         let interval = if self.style == Style::Bars { BAR_INTERVAL } else { LINE_INTERVAL };
         while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {

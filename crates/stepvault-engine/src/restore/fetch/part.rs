@@ -342,7 +342,7 @@ impl FileRestore {
 
     /// Whether an interrupted restore may have left some of its data.
     pub(super) fn may_be_present(&self) -> bool {
-        self.staging.resumes()
+        self.staging.resumes
     }
 
     /// Returns the staged file, opened once for all parts.
