@@ -306,11 +306,6 @@ impl AgentStatus {
         self.state.lock().run(run).unsealed.iter().take(max).cloned().collect()
     }
 
-    /// Returns the number of steps of a run that are finished but not sealed.
-    pub(crate) fn unsealed_count(&self, run: &RunName) -> usize {
-        self.state.lock().run(run).unsealed.len()
-    }
-
     /// Records that the directory of a run was scanned after the service was asked to stop.
     pub(crate) fn scanned_at_end(&self, run: &RunName) {
         self.state.lock().run(run).scanned_at_end = true;

@@ -119,11 +119,13 @@ fn not_hex(what: &str, digits: usize, text: &str) -> Error {
 }
 
 /// The digest that proves the bytes of a part or a file, by the algorithm of its run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, strum::Display)]
 pub enum ContentDigest {
     /// By SHA-256.
+    #[strum(to_string = "{0}")]
     Sha256(Sha256Digest),
     /// By BLAKE3.
+    #[strum(to_string = "{0}")]
     Blake3(Blake3Digest),
 }
 
@@ -152,15 +154,6 @@ impl ContentDigest {
         let mut hasher = ContentHasher::new(algorithm);
         parts.for_each(|part| hasher.update(part.as_bytes()));
         hasher.finish()
-    }
-}
-
-impl fmt::Display for ContentDigest {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Sha256(digest) => digest.fmt(out),
-            Self::Blake3(digest) => digest.fmt(out),
-        }
     }
 }
 

@@ -161,7 +161,7 @@ impl Metrics {
         for served in self.runs.iter() {
             let (run, labels) = (served.name(), of_run(served.name()));
             store(&metrics.given_up_steps, &labels, status.given_up_count(run));
-            set(&metrics.unsealed_steps, &labels, status.unsealed_count(run) as u64);
+            set(&metrics.unsealed_steps, &labels, status.unsealed_of(run, usize::MAX).len() as u64);
             let others = status.other_writers(run).len();
             set(&metrics.other_writers, &labels, others as u64);
             for remote in &served.remotes {

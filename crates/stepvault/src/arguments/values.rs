@@ -1,6 +1,5 @@
 //! Parsers for argument values.
 
-use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -13,7 +12,8 @@ use stepvault_core::retention::BestRule;
 use stepvault_diagnose::estimate::{Named, parse_count};
 
 /// The tiers that a command operates on.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, strum::Display)]
+#[strum(serialize_all = "lowercase")]
 pub(crate) enum TierChoice {
     /// The local tier and every remote.
     #[default]
@@ -21,8 +21,10 @@ pub(crate) enum TierChoice {
     /// The local tier alone.
     Local,
     /// Every remote.
+    #[strum(serialize = "remote")]
     Remotes,
     /// One remote.
+    #[strum(to_string = "{0}")]
     Remote(RemoteName),
 }
 
@@ -46,17 +48,6 @@ impl FromStr for TierChoice {
             "local" => Ok(Self::Local),
             "remote" => Ok(Self::Remotes),
             name => RemoteName::new(name).map(Self::Remote).map_err(|error| error.to_string()),
-        }
-    }
-}
-
-impl fmt::Display for TierChoice {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::All => out.write_str("all"),
-            Self::Local => out.write_str("local"),
-            Self::Remotes => out.write_str("remote"),
-            Self::Remote(name) => name.fmt(out),
         }
     }
 }
