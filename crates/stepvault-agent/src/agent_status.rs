@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use stepvault_core::ids::{RemoteName, RunName, StepId};
 use stepvault_core::observe::Observer;
 use stepvault_core::starts::RestartLoop;
@@ -190,10 +191,6 @@ pub(crate) struct AgentStatus {
 }
 
 impl AgentStatus {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn changed(&self) {
         self.changes.send_modify(|count| *count = count.wrapping_add(1));
     }
@@ -204,13 +201,13 @@ impl AgentStatus {
     }
 
     pub(crate) fn sealed(&self, run: &RunName, id: StepId) {
-        self.state().report.sealed.add(RunStep::new(run, id));
+        self.state.lock().report.sealed.add(RunStep::new(run, id));
         self.changed();
     }
 
     /// Records the new attempt of a step.
     pub(crate) fn renamed(&self, run: &RunName, before: StepId, id: StepId) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let sealed = state.report.sealed.latest.iter_mut();
         for step in sealed.filter(|step| step.run == *run && step.id == before) {
             step.id = id;
@@ -220,12 +217,12 @@ impl AgentStatus {
     }
 
     pub(crate) fn evicted(&self, run: &RunName, id: StepId) {
-        self.state().report.evicted.add(RunStep::new(run, id));
+        self.state.lock().report.evicted.add(RunStep::new(run, id));
     }
 
     /// Records a given-up step: it is no longer in the vault and was not durable.
     pub(crate) fn given_up(&self, run: &RunName, id: StepId) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.report.given_up.add(RunStep::new(run, id));
         state.run(run).given_up += 1;
         drop(state);
@@ -234,12 +231,12 @@ impl AgentStatus {
 
     /// Returns how many steps of a run were given up.
     pub(crate) fn given_up_count(&self, run: &RunName) -> u64 {
-        self.state().run(run).given_up
+        self.state.lock().run(run).given_up
     }
 
     /// Returns the steps of a run that are being uploaded to a working remote, as far as known.
     pub(crate) fn progressing(&self, run: &RunName) -> BTreeSet<StepId> {
-        let state = self.state();
+        let state = self.state.lock();
         let of_run = state.remotes.iter().filter(|((of, _), _)| of == run);
         of_run
             .filter(|(_, remote)| remote.failing_since.is_none())
@@ -248,19 +245,23 @@ impl AgentStatus {
     }
 
     pub(crate) fn cleaned(&self, run: &RunName, id: StepId) {
-        self.state().report.cleaned.add(RunStep::new(run, id));
+        self.state.lock().report.cleaned.add(RunStep::new(run, id));
     }
 
     pub(crate) fn pruned(&self, step: StepOnRemote) {
-        self.state().report.pruned.add(step);
+        self.state.lock().report.pruned.add(step);
     }
 
     pub(crate) fn restart_loop(&self, found: RestartLoop) {
-        self.state().report.restart_loop = Some(found);
+        self.state.lock().report.restart_loop = Some(found);
     }
 
     pub(crate) fn skipped(&self, run: &RunName, path: &Path, reason: String) {
-        self.state().report.skipped.add(SkippedEntry { run: run.clone(), path: path.to_owned(), reason });
+        self.state.lock().report.skipped.add(SkippedEntry {
+            run: run.clone(),
+            path: path.to_owned(),
+            reason,
+        });
     }
 
     /// Records what a run's directory contains that is not sealed yet, with the cause. Returns the entries that have been
@@ -271,7 +272,7 @@ impl AgentStatus {
         found: Vec<(PathBuf, String)>,
         told_after: Duration,
     ) -> Vec<(PathBuf, String)> {
-        let (mut state, now) = (self.state(), Instant::now());
+        let (mut state, now) = (self.state.lock(), Instant::now());
         let mut before = std::mem::take(&mut state.run(run).unfinished);
         let mut lasting = Vec::new();
         for (path, why) in found {
@@ -290,38 +291,33 @@ impl AgentStatus {
 
     /// Returns what was not sealed yet at the last scan, by path.
     pub(crate) fn unfinished_of(&self, run: &RunName, max: usize) -> Vec<(PathBuf, String)> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let found = state.run(run).unfinished.iter().take(max);
         found.map(|(path, entry)| (path.clone(), entry.why.clone())).collect()
     }
 
     /// Records which steps of a run are finished but not sealed, at the last scan.
     pub(crate) fn unsealed(&self, run: &RunName, found: Vec<(PathBuf, String)>) {
-        self.state().run(run).unsealed = found;
+        self.state.lock().run(run).unsealed = found;
     }
 
     /// Returns the steps of a run that are finished but not sealed, by path.
     pub(crate) fn unsealed_of(&self, run: &RunName, max: usize) -> Vec<(PathBuf, String)> {
-        self.state().run(run).unsealed.iter().take(max).cloned().collect()
-    }
-
-    /// Returns the number of steps of a run that are finished but not sealed.
-    pub(crate) fn unsealed_count(&self, run: &RunName) -> usize {
-        self.state().run(run).unsealed.len()
+        self.state.lock().run(run).unsealed.iter().take(max).cloned().collect()
     }
 
     /// Records that the directory of a run was scanned after the service was asked to stop.
     pub(crate) fn scanned_at_end(&self, run: &RunName) {
-        self.state().run(run).scanned_at_end = true;
+        self.state.lock().run(run).scanned_at_end = true;
     }
 
     /// Whether the directory of a run was scanned after the service was asked to stop.
     pub(crate) fn has_final_scan(&self, run: &RunName) -> bool {
-        self.state().run(run).scanned_at_end
+        self.state.lock().run(run).scanned_at_end
     }
 
     pub(crate) fn upload_began(&self, step: &StepOnRemote) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.run(&step.run).begun.insert(step.id);
         let remote = state.remote_of(step);
         remote.uploading = Some(step.id);
@@ -330,7 +326,7 @@ impl AgentStatus {
 
     /// Records a successful upload; `new` if the step was not durable on the remote before.
     pub(crate) fn upload_done(&self, step: &StepOnRemote, new: bool) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let remote = state.remote_of(step);
         remote.end_upload(step.id);
         remote.answered();
@@ -345,12 +341,12 @@ impl AgentStatus {
 
     /// Records that an upload was stopped before its end, without a failure.
     pub(crate) fn upload_stopped(&self, step: &StepOnRemote) {
-        self.state().remote_of(step).end_upload(step.id);
+        self.state.lock().remote_of(step).end_upload(step.id);
     }
 
     /// Records an upload that failed for a cause that affects the whole remote.
     pub(crate) fn remote_failed(&self, step: &StepOnRemote, trouble: Trouble) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let remote = state.remote_of(step);
         remote.end_upload(step.id);
         remote.fault = Some(trouble);
@@ -362,7 +358,7 @@ impl AgentStatus {
 
     /// Records an upload that failed for a cause that affects only this step.
     pub(crate) fn step_failed(&self, step: &StepOnRemote, trouble: Trouble) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let remote = state.remote_of(step);
         remote.end_upload(step.id);
         remote.answered();
@@ -374,7 +370,7 @@ impl AgentStatus {
 
     /// Records that a step is deferred; returns false if that was already known.
     pub(crate) fn defer(&self, step: &StepOnRemote, reason: &str) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let steps = &mut state.remote_of(step).steps;
         if steps.contains_key(&step.id) {
             return false;
@@ -385,12 +381,12 @@ impl AgentStatus {
 
     /// Whether this service has begun to upload a step.
     pub(crate) fn has_begun(&self, run: &RunName, id: StepId) -> bool {
-        self.state().run(run).begun.contains(&id)
+        self.state.lock().run(run).begun.contains(&id)
     }
 
     /// Records another job that writes the run.
     pub(crate) fn other_writer(&self, run: &RunName, seen: OtherWriter) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let known = &mut state.run(run).other_writers;
         known.retain(|(other, _)| (&other.launch, &other.nodes) != (&seen.launch, &seen.nodes));
         if known.len() >= MAX_OTHER_WRITERS {
@@ -401,7 +397,7 @@ impl AgentStatus {
 
     /// Returns the other jobs recently seen writing the run, the latest last.
     pub(crate) fn other_writers(&self, run: &RunName) -> Vec<OtherWriter> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let known = state.run(run).other_writers.iter();
         let recent = known.filter(|(_, at)| at.elapsed() < OTHER_WRITER_COUNTS_FOR);
         recent.map(|(other, _)| other.clone()).collect()
@@ -409,12 +405,12 @@ impl AgentStatus {
 
     /// Records the steps in the vault that a remote lacks.
     pub(crate) fn backlog(&self, run: &RunName, remote: &RemoteName, missing: &BTreeSet<StepId>) {
-        self.state().remote(run, remote).backlog.clone_from(missing);
+        self.state.lock().remote(run, remote).backlog.clone_from(missing);
     }
 
     /// Returns what was not durable at the last scan of a vault that no longer exists.
     pub(crate) fn lost_with_vault(&self, remotes: &[AgentRemote]) -> Vec<NotDurable> {
-        let state = self.state();
+        let state = self.state.lock();
         let is_uploaded = |step: &StepOnRemote| state.report.uploaded.latest.contains(step);
         let lost = state.remotes.iter().flat_map(|((run, remote), of_remote)| {
             let is_required = |other: &AgentRemote| other.settings.name == *remote && other.settings.required;
@@ -438,7 +434,7 @@ impl AgentStatus {
 
     /// Forgets the faults of steps that the vault no longer holds.
     pub(crate) fn forget_all_but(&self, run: &RunName, remote: &RemoteName, sealed: &BTreeSet<StepId>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let steps = &mut state.remote(run, remote).steps;
         steps.retain(|id, _| sealed.contains(id));
     }
@@ -447,7 +443,7 @@ impl AgentStatus {
     /// would not find it.
     pub(crate) fn is_new_warning(&self, subject: &str, text: &str) -> bool {
         let now = Instant::now();
-        let warned = &mut self.state().warned;
+        let warned = &mut self.state.lock().warned;
         if warned.len() >= MAX_SUBJECTS && !warned.contains_key(subject) {
             warned.clear();
         }
@@ -468,7 +464,7 @@ impl AgentStatus {
 
     /// Makes the next warning about this subject new again.
     pub(crate) fn forget_warnings(&self, subject: &str) {
-        self.state().warned.remove(subject);
+        self.state.lock().warned.remove(subject);
     }
 
     /// Adds to a step that is not durable on a remote what is known of the cause.
@@ -489,17 +485,17 @@ impl AgentStatus {
 
     /// Records when retention is next applied to a remote.
     pub(crate) fn next_prune_is_at(&self, remote: &RemoteName, time: Timestamp) {
-        self.state().next_prunes.insert(remote.clone(), time);
+        self.state.lock().next_prunes.insert(remote.clone(), time);
     }
 
     /// Returns when retention is next applied to a remote; `None` if it has none.
     pub(crate) fn next_prune(&self, remote: &RemoteName) -> Option<Timestamp> {
-        self.state().next_prunes.get(remote).copied()
+        self.state.lock().next_prunes.get(remote).copied()
     }
 
     /// Returns the state of a remote.
     pub(crate) fn remote(&self, run: &RunName, remote: &RemoteName) -> RemoteState {
-        self.state().remote(run, remote).clone()
+        self.state.lock().remote(run, remote).clone()
     }
 
     /// Adds to a step's recorded state what only this service knows: why it is not durable yet.
@@ -536,12 +532,12 @@ impl AgentStatus {
 
     /// Returns the report, without the steps that are not durable.
     pub(crate) fn report(&self) -> AgentReport {
-        self.state().report.clone()
+        self.state.lock().report.clone()
     }
 
     /// Returns the entries recently skipped in a run's directory, the latest first.
     pub(crate) fn skipped_of(&self, run: &RunName, max: usize) -> Vec<(PathBuf, String)> {
-        let state = self.state();
+        let state = self.state.lock();
         let latest = state.report.skipped.latest.iter().rev().filter(|entry| entry.run == *run);
         latest.take(max).map(|entry| (entry.path.clone(), entry.reason.clone())).collect()
     }

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::document::ErrorInfo;
 use stepvault_core::ids::{Revision, RunName, Step, StepId};
@@ -132,10 +132,6 @@ struct State {
 }
 
 impl Announcements {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds an announcement. Repeating one that still waits returns the same number. That of one rank waits until all
     /// ranks have announced the step, with the metrics of all of them, or of the first that has one.
     ///
@@ -148,7 +144,7 @@ impl Announcements {
         request: AnnounceRequest,
         announced: Option<Sha256Digest>,
     ) -> Result<Added> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let rank = request.rank;
         let mut announcement = Announcement {
             id: state.last_id + 1,
@@ -186,7 +182,7 @@ impl Announcements {
 
     /// A rank has detached: what it has announced counts though its process ends.
     pub(crate) fn left(&self, process_id: u32) {
-        for gathering in &mut self.state().gathering {
+        for gathering in &mut self.state.lock().gathering {
             for announced in gathering.ranks.values_mut() {
                 announced.has_left |= announced.process.id == process_id;
             }
@@ -195,14 +191,14 @@ impl Announcements {
 
     /// A rank has attached: those that have left before belong to an earlier start of the job.
     pub(crate) fn joined(&self) {
-        for gathering in &mut self.state().gathering {
+        for gathering in &mut self.state.lock().gathering {
             gathering.ranks.retain(|_, announced| !announced.has_left);
         }
     }
 
     /// Takes the waiting announcements of a run, in order; the caller settles each.
     pub(crate) fn take(&self, run: &RunName) -> Vec<Announcement> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let (taken, left) = state.waiting.drain(..).partition(|waiting| waiting.run == *run);
         state.waiting = left;
         Vec::from(taken)
@@ -210,7 +206,7 @@ impl Announcements {
 
     /// Records the outcome of an announcement.
     pub(crate) fn settle(&self, id: u64, result: &Result<SealedFor>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         match result {
             Ok(taken) => {
                 if let Some(AnnounceAnswer { announced, .. }) = state.known.get_mut(&id) {
@@ -230,7 +226,7 @@ impl Announcements {
 
     /// Returns the state of an announcement; `None` if it was forgotten or never existed.
     pub(crate) fn answer(&self, id: u64) -> Option<AnnounceAnswer> {
-        self.state().known.get(&id).cloned()
+        self.state.lock().known.get(&id).cloned()
     }
 
     /// Returns when an announcement is settled or forgotten.
@@ -246,7 +242,7 @@ impl Announcements {
 
     /// Accepts no more announcements, and settles the waiting ones.
     pub(crate) fn close(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.closed = true;
         let waiting = std::mem::take(&mut state.waiting);
         let gathering = std::mem::take(&mut state.gathering);
@@ -428,7 +424,7 @@ mod tests {
             }
             add(&all, &format!("/again/{round}")).unwrap();
         }
-        assert_eq!(all.state().known.len(), MAX_REMEMBERED);
+        assert_eq!(all.state.lock().known.len(), MAX_REMEMBERED);
         assert_eq!(all.answer(1), None);
     }
 
@@ -470,7 +466,7 @@ mod tests {
         for number in 0..2 * MAX_GATHERING {
             add(&format!("/out/half_{number}"), 0);
         }
-        assert_eq!(all.state().gathering.len(), MAX_GATHERING);
+        assert_eq!(all.state.lock().gathering.len(), MAX_GATHERING);
         let displaced = all.answer(id + 1).unwrap();
         assert_eq!(displaced.error.unwrap().kind, "held");
         let Added::Gathering(last) = add("/out/step_4", 0) else {

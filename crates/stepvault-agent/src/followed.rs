@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -80,7 +81,7 @@ impl Followed {
             }
             Err(error) => return Err(system(error.into())),
         };
-        let mut processes = self.processes();
+        let mut processes = self.processes.lock();
         if self.stop.is_requested() {
             self.succession.send_modify(|succession| succession.has_successor = true);
             return Err(fault(ErrorKind::Interrupted)
@@ -109,7 +110,7 @@ impl Followed {
 
     /// No longer follows a process. Requests a stop if no other one is left, and returns whether it did.
     pub(crate) fn ended(&self, process_id: u32, reason: StopReason, deadline: Option<Instant>) -> bool {
-        let mut processes = self.processes();
+        let mut processes = self.processes.lock();
         let was_last = processes.remove(&process_id) && processes.is_empty();
         if was_last {
             self.stop.request(reason, deadline);
@@ -130,7 +131,7 @@ impl Followed {
         let is_wanted = |wanted: &Succession| {
             wanted.has_successor
                 && wanted.waiting_clients == 0
-                && self.stop.requested().is_some_and(|request| request.may_be_succeeded())
+                && self.stop.requested().is_some_and(|request| request.trainers_end_only)
         };
         // The sender lives in `self`.
         let _ = succession.wait_for(is_wanted).await;
@@ -138,11 +139,7 @@ impl Followed {
 
     /// Returns the numbers of the followed processes.
     pub(crate) fn process_ids(&self) -> Vec<u32> {
-        self.processes().iter().copied().collect()
-    }
-
-    fn processes(&self) -> MutexGuard<'_, BTreeSet<u32>> {
-        self.processes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.processes.lock().iter().copied().collect()
     }
 }
 

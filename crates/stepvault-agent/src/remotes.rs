@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,6 +10,7 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
+use parking_lot::Mutex;
 use stepvault_core::config::RunSettings;
 use stepvault_core::ids::RunName;
 use stepvault_core::{Error, ErrorKind, Result};
@@ -84,7 +85,7 @@ struct Gate {
 
 impl Gate {
     fn check(&self, url: &str) -> Result<()> {
-        let until = *self.silent_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let until = *self.silent_until.lock();
         match until {
             Some(until) if until > Instant::now() => {
                 Err(unanswered(url, "it did not answer a short time ago"))
@@ -94,7 +95,7 @@ impl Gate {
     }
 
     fn close(&self) {
-        *self.silent_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + LEFT_ALONE);
+        *self.silent_until.lock() = Some(Instant::now() + LEFT_ALONE);
     }
 
     async fn within<T>(&self, url: &str, answer: impl Future<Output = T> + Send) -> Result<T> {

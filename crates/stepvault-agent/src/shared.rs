@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use stepvault_core::timestamp::Timestamp;
@@ -96,7 +96,7 @@ const STOPPED_WITHIN: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StepsInUse {
     /// Those that are in use or asked for.
-    steps: Arc<std::sync::Mutex<BTreeMap<RunStep, Weak<StepLock>>>>,
+    steps: Arc<parking_lot::Mutex<BTreeMap<RunStep, Weak<StepLock>>>>,
 }
 
 #[derive(Debug, Default)]
@@ -123,7 +123,7 @@ enum Guard {
 
 impl StepsInUse {
     fn step(&self, step: &RunStep) -> Arc<StepLock> {
-        let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut steps = self.steps.lock();
         steps.retain(|_, lock| lock.strong_count() > 0);
         let known = steps.get(step).and_then(Weak::upgrade);
         known.unwrap_or_else(|| {

@@ -23,6 +23,8 @@ use crate::remotes::TimeoutStore;
 /// How far a step can come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
+#[derive(strum::Display, strum::EnumString, strum::IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Goal {
     /// Sealed in the vault: the trainer may modify or delete its files.
     Staged,
@@ -30,20 +32,6 @@ pub enum Goal {
     Uploaded,
     /// Every part and the commit are on every required remote, confirmed by reading the commit back.
     Durable,
-}
-
-impl Goal {
-    /// Every goal, the nearest first.
-    pub const ALL: [Self; 3] = [Self::Staged, Self::Uploaded, Self::Durable];
-
-    /// Returns its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Staged => "staged",
-            Self::Uploaded => "uploaded",
-            Self::Durable => "durable",
-        }
-    }
 }
 
 /// The outcome of waiting.

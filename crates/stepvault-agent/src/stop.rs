@@ -61,8 +61,8 @@ pub struct StopRequest {
     configured_from: Option<Instant>,
     /// Whether only providers and files have requested it: see [`uses_all_of_its_time`](Self::uses_all_of_its_time).
     notices_only: bool,
-    /// Whether nothing but the trainer's end has requested it.
-    trainers_end_only: bool,
+    /// Whether nothing but the trainer's end has requested it: the next agent on this machine could do what is left.
+    pub(crate) trainers_end_only: bool,
 }
 
 impl StopRequest {
@@ -105,12 +105,6 @@ impl StopRequest {
     /// last step.
     pub(crate) fn uses_all_of_its_time(&self) -> bool {
         self.notices_only
-    }
-
-    /// Whether the next agent on this machine could do what is left: nothing but the trainer's end has requested the
-    /// stop.
-    pub(crate) fn may_be_succeeded(&self) -> bool {
-        self.trainers_end_only
     }
 }
 

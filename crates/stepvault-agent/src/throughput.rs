@@ -1,9 +1,10 @@
 //! Measures each remote's recent upload throughput.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use stepvault_core::ids::RemoteName;
 use stepvault_core::observe::{Event, Tier};
 use tokio::time::Instant;
@@ -92,7 +93,7 @@ impl Drop for Busy {
 
 impl Throughput {
     fn with<T>(&self, remote: &RemoteName, work: impl FnOnce(&mut Meter) -> T) -> T {
-        let mut meters = self.meters.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut meters = self.meters.lock();
         work(meters.entry(remote.clone()).or_default())
     }
 

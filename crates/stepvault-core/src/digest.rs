@@ -14,6 +14,8 @@ use crate::ids::string_form;
 /// The algorithm whose digests prove the content of a run's checkpoints. Records are always proved by SHA-256.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[derive(strum::Display)]
+#[strum(serialize_all = "lowercase")]
 pub enum DigestAlgorithm {
     /// SHA-256. S3 checks it for each part and each object.
     #[default]
@@ -35,20 +37,6 @@ impl DigestAlgorithm {
 
     /// All algorithms, the default first.
     pub const ALL: [Self; 2] = [Self::Sha256, Self::Blake3];
-
-    /// Returns its name in the configuration and in records.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Sha256 => "sha256",
-            Self::Blake3 => "blake3",
-        }
-    }
-}
-
-impl fmt::Display for DigestAlgorithm {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(self.word())
-    }
 }
 
 /// Declares a digest of 32 bytes whose text form is 64 lower-case hexadecimal digits, as those of a BLAKE3 hash.
@@ -131,11 +119,13 @@ fn not_hex(what: &str, digits: usize, text: &str) -> Error {
 }
 
 /// The digest that proves the bytes of a part or a file, by the algorithm of its run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, strum::Display)]
 pub enum ContentDigest {
     /// By SHA-256.
+    #[strum(to_string = "{0}")]
     Sha256(Sha256Digest),
     /// By BLAKE3.
+    #[strum(to_string = "{0}")]
     Blake3(Blake3Digest),
 }
 
@@ -164,15 +154,6 @@ impl ContentDigest {
         let mut hasher = ContentHasher::new(algorithm);
         parts.for_each(|part| hasher.update(part.as_bytes()));
         hasher.finish()
-    }
-}
-
-impl fmt::Display for ContentDigest {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Sha256(digest) => digest.fmt(out),
-            Self::Blake3(digest) => digest.fmt(out),
-        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use strum::VariantNames as _;
 
 use crate::error::{Error, ErrorKind};
 use crate::ids::{Attempt, Revision, Step, StepId};
@@ -50,7 +51,7 @@ pub struct ErrorAnswer {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorInfo {
     /// For programs: the error's kind in kebab-case.
-    #[schemars(extend("enum" = ErrorKind::NAMES.map(|(_, name)| name)))]
+    #[schemars(extend("enum" = ErrorKind::VARIANTS))]
     pub kind: String,
     /// For people: what failed, on what, and why.
     pub message: String,

@@ -4,11 +4,15 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
+use strum::{EnumString, IntoStaticStr, VariantNames};
+
 /// The result of every fallible operation in stepvault.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Kinds of failure. A kind exists only if a user or a caller would act differently on it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// Kinds of failure. A kind exists only if a user or a caller would act differently on it. Their names are part of the
+/// contract of JSON documents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EnumString, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "kebab-case")]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// A failure of no more specific kind.
@@ -42,34 +46,14 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// Every kind and its name, which is part of the contract of JSON documents.
-    pub(crate) const NAMES: [(Self, &str); 14] = [
-        (Self::Failed, "failed"),
-        (Self::Usage, "usage"),
-        (Self::NotFound, "not-found"),
-        (Self::NoneValid, "none-valid"),
-        (Self::Unreachable, "unreachable"),
-        (Self::Held, "held"),
-        (Self::Damaged, "damaged"),
-        (Self::Conflict, "conflict"),
-        (Self::SourceChanged, "source-changed"),
-        (Self::Denied, "denied"),
-        (Self::NoSpace, "no-space"),
-        (Self::NewerFormat, "newer-format"),
-        (Self::Refused, "refused"),
-        (Self::Interrupted, "interrupted"),
-    ];
-
     /// Returns the kind's name for programs, in kebab-case.
     pub fn name(self) -> &'static str {
-        let entry = Self::NAMES.iter().find(|(kind, _)| *kind == self);
-        entry.map_or("failed", |(_, name)| name)
+        self.into()
     }
 
     /// Returns the kind of this name; `Failed` for a name that this version does not know.
     pub fn from_name(name: &str) -> Self {
-        let entry = Self::NAMES.iter().find(|(_, known)| *known == name);
-        entry.map_or(Self::Failed, |(kind, _)| *kind)
+        name.parse().unwrap_or(Self::Failed)
     }
 }
 
@@ -369,8 +353,9 @@ mod tests {
 
     #[test]
     fn every_kind_is_found_by_its_name() {
-        for (kind, name) in ErrorKind::NAMES {
-            assert_eq!((kind.name(), ErrorKind::from_name(name)), (name, kind));
+        assert_eq!((ErrorKind::VARIANTS.len(), ErrorKind::NoneValid.name()), (14, "none-valid"));
+        for name in ErrorKind::VARIANTS {
+            assert_eq!(ErrorKind::from_name(name).name(), *name);
         }
         assert_eq!(ErrorKind::from_name("of a later version"), ErrorKind::Failed);
     }

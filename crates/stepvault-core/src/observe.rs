@@ -5,21 +5,14 @@ use crate::ids::{RemoteName, StepId};
 use crate::path::RelativePath;
 
 /// Source or target of a transfer.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, strum::Display)]
+#[strum(serialize_all = "lowercase")]
 pub enum Tier {
     /// The local vault.
     Local,
     /// A named remote.
+    #[strum(to_string = "{0}")]
     Remote(RemoteName),
-}
-
-impl std::fmt::Display for Tier {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Local => out.write_str("local"),
-            Self::Remote(name) => name.fmt(out),
-        }
-    }
 }
 
 /// What is done with a step.

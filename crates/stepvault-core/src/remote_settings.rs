@@ -14,13 +14,16 @@ pub const IGNORED_ATTRIBUTES_HINT: &str = "correct the setting, use a store that
 
 /// The kinds of store. Everything that depends on the kind follows from a `match` on it: here, where a store is opened,
 /// and where `doctor` says which right or rule to change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::EnumString, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum Scheme {
     /// `s3://bucket/prefix`
     S3,
     /// `gs://bucket/prefix`
+    #[strum(serialize = "gs")]
     Gcs,
     /// `az://container/prefix`
+    #[strum(serialize = "az")]
     Azure,
     /// `file:///directory`
     File,
@@ -29,24 +32,9 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    /// Every kind, with an example of a URL.
-    pub(crate) const ALL: [(Self, &'static str); 5] = [
-        (Self::S3, "s3://bucket/prefix"),
-        (Self::Gcs, "gs://bucket/prefix"),
-        (Self::Azure, "az://container/prefix"),
-        (Self::File, "file:///directory"),
-        (Self::Memory, "memory://name"),
-    ];
-
     /// Returns the scheme as in a URL.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::S3 => "s3",
-            Self::Gcs => "gs",
-            Self::Azure => "az",
-            Self::File => "file",
-            Self::Memory => "memory",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 
     /// Returns whether the store is a directory of this machine, so that its URL names a path and no bucket.
@@ -98,17 +86,14 @@ impl RemoteUrl {
     /// Splits `text` into the URL and the percent-decoded options of its query, in order.
     pub fn parse(text: &str) -> Result<(Self, Vec<(String, String)>)> {
         let fault = |why: String| {
-            let [others @ .., last] = Scheme::ALL.map(|(_, example)| example);
-            Error::new(ErrorKind::Usage, "not a remote's URL")
-                .on(without_secrets(text))
-                .because(why)
-                .hint(format!("write {} or {last}", others.join(", ")))
+            Error::new(ErrorKind::Usage, "not a remote's URL").on(without_secrets(text)).because(why).hint(
+                "write s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, file:///directory or \
+                 memory://name",
+            )
         };
         let (scheme_text, rest) =
             text.split_once("://").ok_or_else(|| fault("it has no scheme".to_owned()))?;
-        let scheme =
-            Scheme::ALL.iter().find(|(scheme, _)| scheme.as_str() == scheme_text).map(|(scheme, _)| *scheme);
-        let scheme = scheme.ok_or_else(|| fault(unknown_scheme(scheme_text)))?;
+        let scheme: Scheme = scheme_text.parse().map_err(|_| fault(unknown_scheme(scheme_text)))?;
         // The URL parser would drop these characters silently, and the URL would name another location than the text.
         if text.chars().any(char::is_control) || text.ends_with(' ') {
             return Err(fault("it has a control character, or ends with a space".to_owned()));

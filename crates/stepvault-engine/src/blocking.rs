@@ -2,9 +2,10 @@
 
 use std::cell::Cell;
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt, stream};
+use parking_lot::Mutex;
 use stepvault_core::ids::RunName;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::sealed::StepScan;
@@ -78,9 +79,7 @@ where
     Job: Future<Output = Result<()>> + Send + 'static,
 {
     let jobs = Arc::new(Mutex::new(jobs.into_iter().fuse()));
-    let next = |jobs: &Mutex<std::iter::Fuse<Jobs::IntoIter>>| {
-        jobs.lock().unwrap_or_else(PoisonError::into_inner).next()
-    };
+    let next = |jobs: &Mutex<std::iter::Fuse<Jobs::IntoIter>>| jobs.lock().next();
     let mut running = JoinSet::new();
     for _ in 0..limit.max(1) {
         let Some(mut job) = next(&jobs) else { break };

@@ -1,8 +1,9 @@
 //! The memory budget: hands out blocks from a pool, and makes callers wait when it is exhausted.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use stepvault_core::file_parts::MINIMUM_PART_SIZE_BYTES;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_remote::payload::{BLOCK_BYTES, Payload};
@@ -82,7 +83,7 @@ impl MemoryBudget {
     }
 
     fn take_idle(&self, most: usize) -> Vec<Vec<u8>> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         let rest = idle.len().saturating_sub(most);
         idle.split_off(rest)
     }
@@ -110,7 +111,7 @@ impl Drop for Block {
     fn drop(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
         if bytes.len() == BLOCK_BYTES {
-            let mut idle = self.budget.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut idle = self.budget.idle.lock();
             if idle.len() < self.budget.total_permits / permits_of(BLOCK_BYTES) {
                 idle.push(bytes);
             }

@@ -88,8 +88,7 @@ fn stated_step(step: &FoundStep, tree: &Tree, files: &dyn OpenFile) -> Option<(S
         for (path, key) in stated.take(1) {
             let object = files.open(path).ok().map(|source| torch::read_object(&*source));
             if let Some(Ok(object)) = object
-                && let Some(number) =
-                    object.entry(object.root(), key).and_then(|value| object.unsigned(value))
+                && let Some(number) = object.entry(object.root, key).and_then(|value| object.unsigned(value))
             {
                 return Some((path.to_owned(), number));
             }

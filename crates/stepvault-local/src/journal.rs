@@ -8,8 +8,8 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -203,7 +203,7 @@ impl Journal {
 
     fn write_line<T: Serialize>(&self, entry: &T) -> Result<()> {
         let line = line_of(entry)?;
-        let mut tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tail = self.tail.lock();
         tail.file.write_all(&line).map_err(|error| {
             // A partial line would hide every later one from the next process.
             let _ = tail.file.set_len(tail.length_bytes);

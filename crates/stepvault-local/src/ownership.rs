@@ -102,12 +102,8 @@ struct Found {
 /// [`ErrorKind::Refused`] with the owner or mode that is wrong.
 pub(crate) fn open_directory(path: &Path, parents: Parents) -> Result<Option<OwnedFd>> {
     let examiner = Examiner::new(&VAULT, parents);
-    let (found, refusal) = examiner.walk(path)?;
-    let Some(found) = found else { return Ok(None) };
-    if let Some(refusal) = refusal {
-        return Err(refusal);
-    }
-    examiner.open_end(path, &found).map(Some)
+    let found = examiner.accepted(path)?;
+    found.map(|found| examiner.open_end(path, &found)).transpose()
 }
 
 /// Examines the path of a vault that is to be created: its ancestors, and the directory itself if it exists.
@@ -138,11 +134,7 @@ pub(crate) fn check_inside(vault: &OwnedFd, name: &OsStr, shown: &Path) -> Resul
 /// [`ErrorKind::Refused`] when another user may have written it, or could replace it.
 pub fn read_configuration(path: &Path, max_bytes: u64) -> Result<Option<Vec<u8>>> {
     let examiner = Examiner::new(&CONFIGURATION, Parents::Private);
-    let (found, refusal) = examiner.walk(path)?;
-    let Some(found) = found else { return Ok(None) };
-    if let Some(refusal) = refusal {
-        return Err(refusal);
-    }
+    let Some(found) = examiner.accepted(path)? else { return Ok(None) };
     let fault = |error: Errno| errors::io("cannot read", path, error);
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(&found.parent, &found.name, flags, Mode::empty()).map_err(fault)?;
@@ -159,6 +151,14 @@ pub fn read_configuration(path: &Path, max_bytes: u64) -> Result<Option<Vec<u8>>
 impl Examiner {
     fn new(guarded: &'static Guarded, parents: Parents) -> Self {
         Self { user: rustix::process::geteuid().as_raw(), guarded, parents }
+    }
+
+    /// Returns what is at the path, whose parents must all be acceptable; `None` for nothing.
+    fn accepted(&self, path: &Path) -> Result<Option<Found>> {
+        match self.walk(path)? {
+            (Some(_), Some(refusal)) => Err(refusal),
+            (found, _) => Ok(found),
+        }
     }
 
     /// Walks from the root to the end of `path`, through links. Returns what is there, if anything, and the first
@@ -287,8 +287,8 @@ impl Examiner {
         if self.guarded.trusts_read_only_mounts && is_mounted_read_only(directory) {
             return Ok(None);
         }
-        let why = format!("{directory_shown} can be written to by {}", who.name(&stat));
-        let hint = format!("{} {directory_shown}, or {way_out}{or_share}", who.mend());
+        let why = format!("{directory_shown} can be written to by {}", who.name);
+        let hint = format!("run chmod {} {directory_shown}, or {way_out}{or_share}", who.mode);
         Ok(Some(self.refusal(path, &why, hint)))
     }
 
@@ -311,8 +311,8 @@ impl Examiner {
         match self.other_writers(stat) {
             None => Ok(()),
             Some(who) => {
-                let why = format!("it can be written to by {}", who.name(stat));
-                Err(self.refusal(path, &why, format!("{} {shown}, or {way_out}", who.mend())))
+                let why = format!("it can be written to by {}", who.name);
+                Err(self.refusal(path, &why, format!("run chmod {} {shown}, or {way_out}", who.mode)))
             }
         }
     }
@@ -331,33 +331,18 @@ impl Examiner {
     fn other_writers(&self, stat: &Stat) -> Option<Writers> {
         let open = Mode::from_raw_mode(stat.st_mode).intersection(GROUP_OR_OTHERS);
         if open.contains(Mode::WOTH) {
-            return Some(Writers::Everybody);
+            return Some(Writers { name: "every user".to_owned(), mode: "go-w" });
         }
-        (open.contains(Mode::WGRP) && !is_private_group(stat.st_gid, self.user)).then_some(Writers::Group)
+        let is_open = open.contains(Mode::WGRP) && !is_private_group(stat.st_gid, self.user);
+        is_open.then(|| Writers { name: format!("group {}", stat.st_gid), mode: "g-w" })
     }
 }
 
 /// The users other than the owner who may write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Writers {
-    Group,
-    Everybody,
-}
-
-impl Writers {
-    fn name(self, stat: &Stat) -> String {
-        match self {
-            Self::Group => format!("group {}", stat.st_gid),
-            Self::Everybody => "every user".to_owned(),
-        }
-    }
-
-    fn mend(self) -> &'static str {
-        match self {
-            Self::Group => "run chmod g-w",
-            Self::Everybody => "run chmod go-w",
-        }
-    }
+struct Writers {
+    name: String,
+    /// The argument of `chmod` that excludes them.
+    mode: &'static str,
 }
 
 /// Opens a directory by its name in another one, which triggers an automounter. The name was not a link.

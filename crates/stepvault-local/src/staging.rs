@@ -13,8 +13,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustix::fs::{Advice, AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use stepvault_core::config::RestoreSync;
@@ -55,7 +56,8 @@ pub struct Staging {
     pub(crate) work: Workplace,
     pub(crate) own: Beneath,
     pub(crate) data: Beneath,
-    resumes: bool,
+    /// Whether an interrupted restore may have left files in it.
+    pub resumes: bool,
     sync: RestoreSync,
     pub(crate) progress: Arc<Progress>,
     /// Directories known to exist.
@@ -146,11 +148,6 @@ impl Staging {
         &self.work.path
     }
 
-    /// Returns whether an interrupted restore may have left files in it.
-    pub fn resumes(&self) -> bool {
-        self.resumes
-    }
-
     /// Opens the staged files for content checks.
     pub fn files(&self) -> Result<SurveyFiles> {
         SurveyFiles::open(&self.work.path.join(DATA))
@@ -230,7 +227,7 @@ impl Staging {
 
     /// Creates a directory whose parent exists and replaces anything else that has its name.
     pub(crate) fn make_directory(&self, path: &RelativePath) -> Result<()> {
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = self.made.lock();
         if made.contains(path.as_str()) {
             return Ok(());
         }
@@ -328,14 +325,7 @@ fn open_present(parent: BorrowedFd<'_>, name: &str) -> rustix::io::Result<Option
 const FILE: &str = "cannot restore the file";
 
 /// The finished files and links of a restore: for each path its inode, or `None` until it is finished.
-#[derive(Debug, Default)]
-pub(crate) struct Progress(Mutex<BTreeMap<RelativePath, Option<u64>>>);
-
-impl Progress {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, BTreeMap<RelativePath, Option<u64>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+pub(crate) type Progress = Mutex<BTreeMap<RelativePath, Option<u64>>>;
 
 /// A file of a restore in progress. `&self` may be used from several threads at once.
 #[derive(Debug)]
@@ -374,7 +364,7 @@ impl StagedFile {
             )));
         }
         let fault = |error: std::io::Error| errors::io(FILE, &self.place, error);
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.turn.lock();
         if !self.keeps_holes {
             return self.file.write_all_at(bytes, offset).map_err(fault);
         }

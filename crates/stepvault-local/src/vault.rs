@@ -141,10 +141,6 @@ impl Vault {
         &self.root
     }
 
-    pub(crate) fn parents(&self) -> Parents {
-        self.parents
-    }
-
     /// Returns the vault's random identity, 32 hexadecimal digits.
     pub fn identity(&self) -> &str {
         &self.identity
@@ -339,7 +335,7 @@ impl Vault {
         }
         let _lock = lock::wait_for(&self.root().join(LOCK))?;
         // Another process may have done it meanwhile.
-        let Some(mut vault) = Self::open_below(self.root(), self.parents())? else {
+        let Some(mut vault) = Self::open_below(self.root(), self.parents)? else {
             return Ok(self);
         };
         let now = vault.present_place()?;

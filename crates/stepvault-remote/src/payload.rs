@@ -6,11 +6,12 @@
 use std::fmt::Debug;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use parking_lot::Mutex;
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::task::{JoinHandle, spawn_blocking};
 
@@ -155,22 +156,18 @@ impl Sending {
 
     /// Returns the sum of the reported changes. A connection that still holds the payload reports nothing any more.
     pub fn end(&self) -> u64 {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.has_ended = true;
         std::mem::take(&mut state.reported_bytes)
     }
 
     fn advance_to(&self, sent_bytes: u64) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.has_ended || sent_bytes.abs_diff(state.reported_bytes) < REPORTED_CHANGE_BYTES {
             return;
         }
         let before = std::mem::replace(&mut state.reported_bytes, sent_bytes);
         (self.on_change)(sent_bytes.cast_signed().wrapping_sub(before.cast_signed()));
-    }
-
-    fn state(&self) -> MutexGuard<'_, SendingState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -190,13 +187,6 @@ pub(crate) struct PayloadBody {
     /// The block `next`, being read on a thread that may block.
     reading: Option<JoinHandle<io::Result<Bytes>>>,
     remaining_bytes: u64,
-}
-
-impl PayloadBody {
-    /// Returns to the first byte.
-    pub(crate) fn rewind(&mut self) {
-        *self = std::mem::take(&mut self.payload).into_body();
-    }
 }
 
 impl PayloadBody {
@@ -275,15 +265,14 @@ mod tests {
         let payload = Payload::from(blocks);
         assert_eq!(payload.size_bytes(), SLICE_BYTES as u64 + 8);
         assert_eq!(payload.blocks().count(), 2);
-        let mut body = payload.into_body();
         for _ in 0..2 {
+            let mut body = payload.clone().into_body();
             assert_eq!(body.size_hint().exact(), Some(SLICE_BYTES as u64 + 8));
             let slices = slices(&mut body);
             let lengths: Vec<usize> = slices.iter().map(Bytes::len).collect();
             assert_eq!(lengths, [SLICE_BYTES, 5, 3]);
             assert_eq!(slices[0].as_ptr(), large.as_ptr());
             assert!(body.is_end_stream());
-            body.rewind();
         }
     }
 
@@ -300,7 +289,7 @@ mod tests {
         slices(&mut body);
         assert_eq!(taken(), 3 * BLOCK_BYTES);
         // A repeated request starts again.
-        body.rewind();
+        body = payload.into_body();
         let mut context = Context::from_waker(Waker::noop());
         let _ = Pin::new(&mut body).poll_frame(&mut context);
         assert_eq!(taken(), SLICE_BYTES);

@@ -115,7 +115,7 @@ pub struct PendingUpload {
 }
 
 /// The capabilities of a kind of store. What a particular store enforces is probed, not assumed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 // Independent capabilities, each true or false.
 #[allow(clippy::struct_excessive_bools)]
 pub struct StoreCapabilities {

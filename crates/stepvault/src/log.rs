@@ -22,7 +22,7 @@ const MESSAGE_COLUMN: usize = 34;
 pub(crate) fn start(output: &Output, verbose: u8) -> Result<()> {
     let filter = match std::env::var(VARIABLE) {
         Ok(text) if !text.is_empty() => parse(&text)?,
-        _ => EnvFilter::new(default_filter(verbose, output.is_quiet())),
+        _ => EnvFilter::new(default_filter(verbose, output.quiet)),
     };
     let writer = LogWriter { output: output.clone(), priority: Priority::Info };
     let lines = fmt::layer()

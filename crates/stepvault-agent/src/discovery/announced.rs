@@ -35,7 +35,7 @@ impl Discovery {
                 .hint("announce the step's own path"));
         }
         // An announcement proves as much as a configured rule.
-        let Some(profile) = self.choice.profile().filter(|profile| profile.names.is_none()) else {
+        let Some(profile) = self.choice.profile.as_ref().filter(|profile| profile.names.is_none()) else {
             return Ok(None);
         };
         let is_there = |step: &&FoundStep| step.members.contains(&below);

@@ -17,7 +17,7 @@ use stepvault_local::space;
 use stepvault_local::survey::{SurveyFiles, survey};
 use stepvault_local::vault::Vault;
 
-use super::entry::is_as_found;
+use super::entry::{EntryState, is_as_found};
 use super::{Discovery, Ready, ScanReport, selection};
 
 /// Maximum number of steps of a run that are linked at a time.
@@ -50,8 +50,8 @@ impl Discovery {
                 Err(reason) => {
                     // What is damaged was reported already.
                     let entry = self.entries.get_mut(&key);
-                    if let Some(entry) = entry.filter(|entry| entry.waiting().is_some()) {
-                        entry.not_whole(reason);
+                    if let Some(EntryState::Waiting(why)) = entry.map(|entry| &mut entry.state) {
+                        *why = reason;
                     }
                 }
             }
@@ -61,7 +61,7 @@ impl Discovery {
     /// Returns a step that is sealed from its links.
     fn ready_from(&self, early: &EarlyStep) -> Result<Ready, String> {
         let (step, links) = (&early.step, &early.links);
-        let profile = self.choice.profile().ok_or("its profile is unknown")?;
+        let profile = self.choice.profile.as_ref().ok_or("its profile is unknown")?;
         let (number, mut checkpoint) = selection::identity(profile, &self.directory, step)?;
         if let Ok(below) = checkpoint.source.strip_prefix(&self.directory) {
             checkpoint.source = links.data().join(below);

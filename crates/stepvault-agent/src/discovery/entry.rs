@@ -1,13 +1,14 @@
 //! The state of one entry of a watched directory over time.
 
 use std::collections::HashSet;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::path::Path;
 use std::time::Duration;
 
 use stepvault_core::ErrorKind;
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::ids::Step;
+use stepvault_core::path::RelativePath;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_engine::content::{tree_is_linked, tree_matches_record};
 use stepvault_formats::check::{StepCheck, check_extent};
@@ -83,44 +84,29 @@ impl ScanFacts<'_> {
     }
 }
 
-/// The files of a state of an entry by path, size and time, as hashes; what tools leave among them aside.
-#[derive(Debug)]
-struct FileStates(HashSet<u64>);
+/// Returns the files of a state of an entry by path, size and time, as hashes; what tools leave among them aside.
+fn file_states(tree: &Tree) -> impl Iterator<Item = u64> {
+    let files = tree.files.iter().filter(|file| !is_in_clutter(file.path.as_str()));
+    files.map(|file| file_state(&file.path, file.size_bytes, file.mtime))
+}
 
-impl FileStates {
-    fn of(tree: &Tree) -> Self {
-        Self(Self::each(tree).collect())
-    }
-
-    /// Whether a state has no other files than these.
-    fn has_all_of(&self, tree: &Tree) -> bool {
-        Self::each(tree).all(|state| self.0.contains(&state))
-    }
-
-    fn each(tree: &Tree) -> impl Iterator<Item = u64> {
-        let files = tree.files.iter().filter(|file| !is_in_clutter(file.path.as_str()));
-        files.map(|file| Self::hash(file.path.as_str(), file.size_bytes, file.mtime))
-    }
-
-    fn hash(path: &str, size_bytes: u64, mtime: Timestamp) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        (path, size_bytes, mtime).hash(&mut hasher);
-        hasher.finish()
-    }
+fn file_state(path: &RelativePath, size_bytes: u64, mtime: Timestamp) -> u64 {
+    BuildHasherDefault::<DefaultHasher>::default().hash_one((path, size_bytes, mtime))
 }
 
 /// A state of an entry that needs no more work.
 #[derive(Debug)]
 struct Handled {
     fingerprint: Sha256Digest,
-    files: FileStates,
+    /// By [`file_states`].
+    files: HashSet<u64>,
     /// As [`FoundStep::content`], if known.
     content: Option<u64>,
 }
 
 impl Handled {
     fn of(tree: &Tree, content: Option<u64>) -> Self {
-        Self { fingerprint: tree.fingerprint(), files: FileStates::of(tree), content }
+        Self { fingerprint: tree.fingerprint(), files: file_states(tree).collect(), content }
     }
 }
 
@@ -133,7 +119,7 @@ pub(super) fn is_as_found(tree: &Tree, step: &FoundStep) -> bool {
 
 /// What keeps an entry from being sealed.
 #[derive(Debug, Default)]
-enum EntryState {
+pub(super) enum EntryState {
     /// Nothing: it was not checked yet, was handled, or is skipped.
     #[default]
     Settled,
@@ -160,22 +146,22 @@ enum Judgement {
 /// The stored state of an entry.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
-    state: EntryState,
+    pub(super) state: EntryState,
     sighting: Option<Sighting>,
     handled: Option<Handled>,
     /// Whether it was ever handled.
-    was_handled: bool,
+    pub(super) was_handled: bool,
     /// The number that the content stated that was sealed last.
-    last_number: Option<Step>,
+    pub(super) last_number: Option<Step>,
     /// When it was last listed.
-    surveyed: Option<Instant>,
+    pub(super) surveyed: Option<Instant>,
     /// Whether it was compared with the steps in the vault.
-    compared: bool,
+    pub(super) compared: bool,
     /// A fingerprint of it, and what its files say of that state.
     judged: Option<(Sha256Digest, Judgement)>,
     /// Why it was skipped, if that was reported.
     reported: Option<String>,
-    pause: Pause,
+    pub(super) pause: Pause,
     /// What it lacks of the files that all earlier steps have.
     lacks: Option<String>,
 }
@@ -271,14 +257,12 @@ impl Entry {
 
     /// Whether the formats of the files prove this state of the step whole. Checked once for each state.
     fn is_proved(&mut self, facts: &ScanFacts<'_>, step: &FoundStep, sighting: Sighting) -> bool {
-        let known = self.judged.filter(|(state, _)| *state == sighting.fingerprint);
-        let (_, judgement) = known.unwrap_or_else(|| {
+        if self.judged.is_none_or(|(state, _)| state != sighting.fingerprint) {
             let is_proved = facts.structure(step).is_proved();
             let judgement = if is_proved { Judgement::Proved } else { Judgement::Plausible };
-            (sighting.fingerprint, judgement)
-        });
-        self.judged = Some((sighting.fingerprint, judgement));
-        judgement == Judgement::Proved
+            self.judged = Some((sighting.fingerprint, judgement));
+        }
+        self.judged == Some((sighting.fingerprint, Judgement::Proved))
     }
 
     fn ready(&mut self, tree: Tree) -> EntryOutcome {
@@ -305,16 +289,6 @@ impl Entry {
         Some(reason)
     }
 
-    /// Whether it was never compared with the vault.
-    pub(super) fn is_new(&self) -> bool {
-        !self.compared
-    }
-
-    /// Whether a state of it was ever handled.
-    pub(super) fn was_handled(&self) -> bool {
-        self.was_handled
-    }
-
     /// Returns its fingerprint when it was handled.
     pub(super) fn handled_as(&self) -> Option<Sha256Digest> {
         self.handled.as_ref().map(|handled| handled.fingerprint)
@@ -328,11 +302,6 @@ impl Entry {
     /// Returns a new entry that was listed just now.
     pub(super) fn just_surveyed() -> Self {
         Self { surveyed: Some(Instant::now()), ..Self::default() }
-    }
-
-    /// Records that it was listed just now.
-    pub(super) fn surveyed(&mut self) {
-        self.surveyed = Some(Instant::now());
     }
 
     fn unreadable(&mut self, error: &stepvault_core::Error) -> EntryOutcome {
@@ -379,9 +348,9 @@ impl Entry {
                 return Some(EntryOutcome::NoAction);
             }
             let sealed = step.record().files.iter();
-            let sealed = sealed.map(|file| FileStates::hash(file.path.as_str(), file.size_bytes, file.mtime));
-            let sealed = FileStates(sealed.collect());
-            if !is_rewritten && sealed.has_all_of(tree) {
+            let sealed: HashSet<u64> =
+                sealed.map(|file| file_state(&file.path, file.size_bytes, file.mtime)).collect();
+            if !is_rewritten && file_states(tree).all(|state| sealed.contains(&state)) {
                 had_all = Some(step.id());
             }
         }
@@ -396,16 +365,10 @@ impl Entry {
     ///
     /// A trainer that deletes an old step file by file, or leaves some of its files behind, has not saved it again.
     fn is_handled(&mut self, tree: &Tree, content: u64) -> bool {
-        let Some(handled) = &mut self.handled else {
-            return false;
-        };
-        let is_it = handled.files.has_all_of(tree);
-        if is_it {
-            // What was deleted and comes back is new.
-            *handled = Handled::of(tree, Some(content));
-        } else {
-            self.handled = None;
-        }
+        let handled = self.handled.take();
+        let is_it = handled.is_some_and(|old| file_states(tree).all(|state| old.files.contains(&state)));
+        // What was deleted and comes back is new.
+        self.handled = is_it.then(|| Handled::of(tree, Some(content)));
         is_it
     }
 
@@ -418,16 +381,6 @@ impl Entry {
         self.pause.clear();
     }
 
-    /// Records the number that the content stated that was sealed now.
-    pub(super) fn sealed_as(&mut self, number: Option<Step>) {
-        self.last_number = number;
-    }
-
-    /// Whether the content that was sealed last stated its number, and this one does not.
-    pub(super) fn has_lost_its_number(&self, number: Option<Step>) -> bool {
-        self.last_number.is_some() && number.is_none()
-    }
-
     /// Records that it cannot be sealed as it is, and ignores it until it changes.
     pub(super) fn skipped(&mut self, tree: &Tree, reason: String) {
         self.handled(tree);
@@ -438,15 +391,6 @@ impl Entry {
         self.pause.failed(longest, None);
         self.sighting = None;
         self.state = EntryState::Unsealed(reason);
-    }
-
-    /// Ends its pause.
-    pub(super) fn try_now(&mut self) {
-        self.pause.clear();
-    }
-
-    pub(super) fn next_try(&self) -> Option<Instant> {
-        self.pause.until()
     }
 
     /// Returns why it is not sealed although it is finished, as far as known; `None` for any other entry.
@@ -476,11 +420,6 @@ impl Entry {
     /// Whether it has all its files, no earlier state of it was sealed, and nothing but silence is waited for.
     pub(super) fn is_waiting_at_first(&self) -> bool {
         self.waiting().is_some() && !self.was_handled && self.lacks.is_none()
-    }
-
-    /// Records why the links of a step that is waited for are not sealed although the trainer deletes it.
-    pub(super) fn not_whole(&mut self, reason: String) {
-        self.state = EntryState::Waiting(reason);
     }
 
     /// Returns a warning of a step that lacks files, or of how long it is waited for.

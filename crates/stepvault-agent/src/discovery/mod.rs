@@ -50,7 +50,7 @@ const UNTIMED_ONCE: Duration = Duration::from_secs(1);
 pub(crate) struct Discovery {
     directory: PathBuf,
     extent: Extent,
-    schedule: ScanSchedule,
+    mode: ScanMode,
     choice: Choice,
     selection: Selection,
     quiet: QuietTimes,
@@ -67,14 +67,6 @@ pub(crate) struct Discovery {
     vanished_unquiet: u32,
 }
 
-/// When the directory is scanned.
-#[derive(Debug)]
-struct ScanSchedule {
-    mode: ScanMode,
-    /// When it may be scanned again.
-    not_before: Option<Instant>,
-}
-
 /// The last survey of the directory, and what was found in it.
 #[derive(Debug, Default)]
 struct LastSurvey {
@@ -84,6 +76,8 @@ struct LastSurvey {
     runs_below: Vec<RunBelow>,
     /// Number of ranks of the last step that was ready.
     ranks: Option<u32>,
+    /// When the next survey may follow.
+    not_before: Option<Instant>,
 }
 
 /// How often the directory is scanned.
@@ -179,7 +173,7 @@ impl Discovery {
         let ignored: Vec<PathGlob> = ignored.collect::<std::result::Result<_, _>>().map_err(error)?;
         let choice = match (configured, &run.profile) {
             (Some(profile), _) => Choice::of(profile, ignored),
-            (None, None) => Choice::among(Arc::clone(profiles), ignored),
+            (None, None) => Choice { profile: None, others: Some(Arc::clone(profiles)), ignored },
             (None, Some(name)) => {
                 let profile = profiles.get(name).cloned();
                 let profile = profile.ok_or_else(|| error(format!("there is no profile '{name}'")))?;
@@ -191,7 +185,7 @@ impl Discovery {
         Ok(Some(Self {
             directory,
             extent,
-            schedule: ScanSchedule { mode: scan_mode, not_before: None },
+            mode: scan_mode,
             choice,
             selection: Selection::new(names, series),
             quiet: QuietTimes {
@@ -258,7 +252,7 @@ impl Discovery {
 
     /// Links steps into the vault while their quiet time passes.
     pub(crate) fn link_early(&mut self, place: EarlyPlace) {
-        if self.schedule.mode == ScanMode::Continuous {
+        if self.mode == ScanMode::Continuous {
             self.early.enable(place);
         }
     }
@@ -270,7 +264,7 @@ impl Discovery {
 
     /// Makes the next scan list the directory, however recent the last listing is.
     pub(crate) fn allow_immediate_scan(&mut self) {
-        self.schedule.not_before = None;
+        self.seen.not_before = None;
     }
 
     /// Records that the entry was handled: it is ignored until it is modified.
@@ -278,7 +272,7 @@ impl Discovery {
         self.early.forget(&ready.key);
         if let Some(entry) = self.entries.get_mut(&ready.key) {
             entry.handled(&ready.tree);
-            entry.sealed_as(ready.step);
+            entry.last_number = ready.step;
         }
     }
 
@@ -297,7 +291,7 @@ impl Discovery {
 
     /// Whether an earlier state of the entry was handled.
     pub(crate) fn was_handled(&self, ready: &Ready) -> bool {
-        self.entries.get(&ready.key).is_some_and(Entry::was_handled)
+        self.entries.get(&ready.key).is_some_and(|entry| entry.was_handled)
     }
 
     /// Records that the entry was not sealed and is retried after a pause of at most `longest`.
@@ -317,12 +311,12 @@ impl Discovery {
 
     /// Ends all pauses.
     pub(crate) fn try_now(&mut self) {
-        self.entries.values_mut().for_each(Entry::try_now);
+        self.entries.values_mut().for_each(|entry| entry.pause.clear());
     }
 
     /// Returns when the first pause ends.
     pub(crate) fn next_try(&self) -> Option<Instant> {
-        self.entries.values().filter_map(Entry::next_try).min()
+        self.entries.values().filter_map(|entry| entry.pause.until()).min()
     }
 
     /// Returns what is finished, as far as known, but not sealed, with the cause; also what may be a checkpoint and
@@ -356,6 +350,7 @@ impl Discovery {
 /// The current profile, and whether it may still change.
 #[derive(Debug)]
 struct Choice {
+    /// The current one; `None` before the first scan.
     profile: Option<Profile>,
     /// The profiles to choose from; `None` once the choice is final: it was configured, or a step that is complete by
     /// it was seen.
@@ -369,21 +364,6 @@ impl Choice {
     fn of(mut profile: Profile, ignored: Vec<PathGlob>) -> Self {
         profile.ignored.extend(ignored);
         Self { profile: Some(profile), others: None, ignored: Vec::new() }
-    }
-
-    /// Creates an open choice.
-    fn among(profiles: Arc<ProfileSet>, ignored: Vec<PathGlob>) -> Self {
-        Self { profile: None, others: Some(profiles), ignored }
-    }
-
-    /// Returns the current profile; `None` before the first scan.
-    fn profile(&self) -> Option<&Profile> {
-        self.profile.as_ref()
-    }
-
-    /// Returns the profiles to choose from while the choice is open.
-    fn others(&self) -> Option<&ProfileSet> {
-        self.others.as_deref()
     }
 
     /// Returns whether the content of a directory need not be scanned. While the choice is open, every path is

@@ -35,7 +35,7 @@ impl Discovery {
     /// be one of them. Blocks.
     pub(crate) fn scan(&mut self, now: Timestamp, sealed: impl FnOnce() -> Vec<SealedStep>) -> ScanReport {
         let mut report = ScanReport::default();
-        if let Some(time) = self.schedule.not_before.filter(|time| *time > Instant::now()) {
+        if let Some(time) = self.seen.not_before.filter(|time| *time > Instant::now()) {
             report.again_by(Some(time));
             return report;
         }
@@ -51,7 +51,7 @@ impl Discovery {
                 self.quiet.of_steps.as_secs()
             ));
         }
-        self.schedule.not_before = match self.schedule.mode {
+        self.seen.not_before = match self.mode {
             ScanMode::Continuous => Some(Instant::now() + begun.elapsed() * SHARE_OF_TIME),
             ScanMode::Once => None,
         };
@@ -82,7 +82,7 @@ impl Discovery {
             report.news = self.find_steps(tree, &files);
         }
         self.forget_vanished(report);
-        let Some(profile) = self.choice.profile() else {
+        let Some(profile) = self.choice.profile.as_ref() else {
             return Ok(());
         };
         let selected = self.selection.of(profile, &self.seen.found);
@@ -93,7 +93,7 @@ impl Discovery {
         let is_new = |step: &FoundStep| {
             step.is_complete()
                 && (step.step.is_some() || step.rewritten)
-                && self.entries.get(&step.path).is_none_or(Entry::is_new)
+                && self.entries.get(&step.path).is_none_or(|entry| !entry.compared)
         };
         let mut rest = self.left_over(profile, &paths, &files);
         let mut in_vault = Vec::new();
@@ -134,14 +134,14 @@ impl Discovery {
             extent: self.extent,
             ..FindOptions::default()
         };
-        let mut found = match self.choice.profile() {
+        let mut found = match self.choice.profile.as_ref() {
             Some(profile) => find_steps(profile, &tree, files, END_OF_TIME, &options),
             None => Found::default(),
         };
         let copies = copied_files(&found, &tree, files);
         found.copies.extend(copies);
         self.choice.settle(&found);
-        self.seen.runs_below = match self.choice.others() {
+        self.seen.runs_below = match self.choice.others.as_deref() {
             Some(profiles) => runs_below(&tree, files, profiles, END_OF_TIME, &FindOptions::default()),
             None => Vec::new(),
         };
@@ -167,7 +167,7 @@ impl Discovery {
             surveyed => surveyed?,
         };
         for (_, entry) in self.entries.iter_mut().filter(|(key, _)| !settled.contains(*key)) {
-            entry.surveyed();
+            entry.surveyed = Some(Instant::now());
         }
         Ok(tree)
     }
@@ -180,7 +180,7 @@ impl Discovery {
             // Of a step that was sealed, or could once be resumed from, the rest may be what a trainer is deleting.
             let was_sealed = || {
                 let entry = self.entries.get(&step.path);
-                entry.is_some_and(Entry::was_handled) || self.leftovers.has_sealed(&step.name(profile))
+                entry.is_some_and(|entry| entry.was_handled) || self.leftovers.has_sealed(&step.name(profile))
             };
             let is_spent = !step.resumable && step.was_resumable(profile);
             excludes
@@ -267,7 +267,7 @@ impl ScanFacts<'_> {
             let entry = entries.entry(step.path.clone()).or_insert_with(Entry::just_surveyed);
             if let Some(ready) = self.check(step, entry, report) {
                 ranks = step.ranks.or(ranks);
-                if entry.has_lost_its_number(ready.step) {
+                if entry.last_number.is_some() && ready.step.is_none() {
                     report.news = Some(format!(
                         "{} states no step number any more, as after the end of a training: it becomes the next step, and \
                          the one before it stays",
@@ -339,7 +339,7 @@ impl Discovery {
         let tree = self.list()?;
         // It is unknown what an unknown trainer needs.
         let is_known = |profile: &&Profile| profile.name != GENERIC && profile.names.is_none();
-        let Some(profile) = self.choice.profile().filter(is_known) else {
+        let Some(profile) = self.choice.profile.as_ref().filter(is_known) else {
             return Ok(Vec::new());
         };
         // A directory that changed since the last scan is judged by the next scan first.

@@ -3,10 +3,11 @@
 mod tables;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -130,7 +131,7 @@ impl Metrics {
 
     async fn read_vault(self: &Arc<Self>) -> Result<()> {
         let is_fresh = {
-            let read_at = *self.read_at.lock().unwrap_or_else(PoisonError::into_inner);
+            let read_at = *self.read_at.lock();
             read_at.is_some_and(|time| time.elapsed() < FRESH_FOR)
         };
         if is_fresh || self.is_reading.swap(true, Ordering::AcqRel) {
@@ -140,7 +141,7 @@ impl Metrics {
         let reading = tokio::task::spawn_blocking(move || {
             let read = metrics.of_vault.read(&metrics.vault, &metrics.runs);
             if read.is_ok() {
-                *metrics.read_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+                *metrics.read_at.lock() = Some(Instant::now());
             }
             metrics.is_reading.store(false, Ordering::Release);
             read
@@ -160,7 +161,7 @@ impl Metrics {
         for served in self.runs.iter() {
             let (run, labels) = (served.name(), of_run(served.name()));
             store(&metrics.given_up_steps, &labels, status.given_up_count(run));
-            set(&metrics.unsealed_steps, &labels, status.unsealed_count(run) as u64);
+            set(&metrics.unsealed_steps, &labels, status.unsealed_of(run, usize::MAX).len() as u64);
             let others = status.other_writers(run).len();
             set(&metrics.other_writers, &labels, others as u64);
             for remote in &served.remotes {
@@ -248,7 +249,7 @@ impl Metrics {
 
     fn count_bytes(&self, counters: &ByOne<Counter>, remote: &RemoteName, bytes: u64) {
         counters.get_or_create(&of_remote(remote)).inc_by(bytes);
-        self.moved_at.lock().unwrap_or_else(PoisonError::into_inner).insert(remote.clone(), Instant::now());
+        self.moved_at.lock().insert(remote.clone(), Instant::now());
     }
 }
 
@@ -257,13 +258,9 @@ impl Metrics {
 pub(crate) struct Uploads(Mutex<BTreeMap<RemoteName, UploadProgress>>);
 
 impl Uploads {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<RemoteName, UploadProgress>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the uploads in progress.
     pub(crate) fn all(&self) -> Vec<UploadProgress> {
-        self.lock().values().cloned().collect()
+        self.0.lock().values().cloned().collect()
     }
 
     fn count(&self, event: &Event<'_>) {
@@ -271,7 +268,7 @@ impl Uploads {
             Event::BytesMoved { tier: Tier::Remote(remote), bytes }
             | Event::BytesCopied { tier: Tier::Remote(remote), bytes }
             | Event::BytesReused { tier: Tier::Remote(remote), bytes } => {
-                if let Some(upload) = self.lock().get_mut(remote) {
+                if let Some(upload) = self.0.lock().get_mut(remote) {
                     upload.done_bytes = upload.done_bytes.saturating_add(*bytes).min(upload.bytes);
                 }
             }
@@ -284,13 +281,13 @@ impl Uploads {
             }) => {
                 let (remote, bytes) = (remote.clone(), bytes.unwrap_or_default());
                 let started = UploadProgress { remote: remote.clone(), id: *id, bytes, done_bytes: 0 };
-                self.lock().insert(remote, started);
+                self.0.lock().insert(remote, started);
             }
             Event::Finished { operation, .. } | Event::Failed { operation, .. }
                 if operation.kind == OperationKind::Upload =>
             {
                 if let Tier::Remote(remote) = operation.tier {
-                    self.lock().retain(|of, upload| of != remote || upload.id != operation.id);
+                    self.0.lock().retain(|of, upload| of != remote || upload.id != operation.id);
                 }
             }
             _ => {}
@@ -306,7 +303,7 @@ const STILL_FOR: Duration = Duration::from_mins(15);
 impl Metrics {
     /// Returns the problems that keep the service from its work; empty when there are none.
     pub(crate) fn problems(&self) -> Vec<String> {
-        let moved_at = self.moved_at.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let moved_at = self.moved_at.lock().clone();
         let mut problems = Vec::new();
         for served in self.runs.iter() {
             let is_required = |remote: &&RunRemote| remote.settings.required;

@@ -69,10 +69,10 @@ fn check_loaded(sources: &Sources, report: &Report) {
 /// What `config show` prints means the same when it is the file.
 fn check_shown(sources: &Sources, report: &Report) {
     let Some(config) = &report.config else { return };
-    if config.profiles.is_some() || config.explain().iter().any(|entry| entry.value.contains(MASK)) {
+    if config.profiles.is_some() || config.explained.iter().any(|entry| entry.value.contains(MASK)) {
         return;
     }
-    let lines = config.explain().iter();
+    let lines = config.explained.iter();
     let text: String = lines.map(|entry| format!("{} = {}\n", entry.key, entry.value)).collect();
     let shown = check_sources(&Sources {
         file: sources.file.as_ref().map(|_| file_of(text.clone())),
@@ -80,7 +80,7 @@ fn check_shown(sources: &Sources, report: &Report) {
     });
     let again = shown.config.unwrap_or_else(|| panic!("{text}\n{:?}", shown.faults));
     let values = |config: &stepvault_core::config::Config| -> Vec<(String, String)> {
-        let entries = config.explain().iter();
+        let entries = config.explained.iter();
         entries.map(|entry| (entry.key.clone(), entry.value.clone())).collect()
     };
     let sorted = |mut values: Vec<(String, String)>| {

@@ -114,7 +114,7 @@ fn repaired(bytes: &[u8]) -> Option<Vec<u8>> {
         let digests = vec![PartDigest::by(algorithm, b"").content; cut.count() as usize];
         file.insert("part_size_bytes".to_owned(), cut.part_size_bytes().into());
         let whole = ContentDigest::of_parts(&digests).to_string();
-        file.insert(algorithm.word().to_owned(), whole.into());
+        file.insert(algorithm.to_string(), whole.into());
         let digests: Vec<Value> = digests.iter().map(|digest| digest.to_string().into()).collect();
         file.insert(format!("parts_{algorithm}"), digests.into());
     }

@@ -9,7 +9,7 @@ const NAMED_TABLES: [&str; 2] = ["remote", "run"];
 
 /// A key as its segments; the name of a run or remote is one segment, whatever it contains.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct KeyPath(Vec<String>);
+pub(super) struct KeyPath(pub(super) Vec<String>);
 
 impl KeyPath {
     /// Returns a key from its segments.
@@ -41,10 +41,6 @@ impl KeyPath {
         let mut segments = self.0.clone();
         segments.push(segment.to_owned());
         Self(segments)
-    }
-
-    pub(super) fn segments(&self) -> &[String] {
-        &self.0
     }
 
     /// Returns the table and the user's name, if the key is that of a remote or a run, or below it.

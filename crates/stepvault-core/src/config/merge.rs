@@ -77,7 +77,7 @@ impl Merged {
     /// Records a fault of a key, at its value or at the table that lacks it.
     pub(super) fn fault(&mut self, path: &KeyPath, why: impl Into<String>, hint: impl Into<String>) {
         let table = || {
-            let table = |(table, _): &(&KeyPath, _)| path.segments().starts_with(table.segments());
+            let table = |(table, _): &(&KeyPath, _)| path.0.starts_with(&table.0);
             self.tables.iter().find(table).map(|(_, source)| source.clone())
         };
         let source = match self.source(path) {
@@ -191,14 +191,14 @@ impl Schema {
         let table = table.with_user_name(ANY_NAME);
         let mut names: Vec<&str> = Vec::new();
         for key in &self.0 {
-            let below = key.path.segments().strip_prefix(table.segments());
+            let below = key.path.0.strip_prefix(&*table.0);
             if let Some([name, ..]) = below
                 && !names.contains(&name.as_str())
             {
                 names.push(name);
             }
         }
-        if table.segments().is_empty() {
+        if table.0.is_empty() {
             names.push(PROFILE);
         }
         names

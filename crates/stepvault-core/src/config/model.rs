@@ -48,7 +48,8 @@ pub struct Config {
     pub profiles: Option<FileText>,
     /// Problems that do not prevent operation.
     pub warnings: Vec<Finding>,
-    pub(super) explained: Vec<Explained>,
+    /// Every effective value and its source, in the order of the reference file. Secrets are masked.
+    pub explained: Vec<Explained>,
 }
 
 impl Config {
@@ -84,11 +85,6 @@ impl Config {
         let given = self.explained.iter().find(|entry| entry.key == key);
         let source = given.map_or(Source::Default, |entry| entry.source.clone());
         Finding::new(key, source, why)
-    }
-
-    /// Returns every effective value and its source, in the order of the reference file. Secrets are masked.
-    pub fn explain(&self) -> &[Explained] {
-        &self.explained
     }
 }
 
@@ -207,25 +203,13 @@ pub enum Notices {
 }
 
 /// A provider's notice service.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, strum::Display, strum::EnumString)]
+#[strum(serialize_all = "lowercase")]
 pub enum NoticeSource {
     /// EC2's instance metadata: spot interruptions and recommendations to rebalance.
     Ec2,
     /// Compute Engine's metadata server: preemptions.
     Gce,
-}
-
-impl NoticeSource {
-    /// All sources.
-    pub const ALL: [Self; 2] = [Self::Ec2, Self::Gce];
-
-    /// Returns its name in the configuration.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Ec2 => "ec2",
-            Self::Gce => "gce",
-        }
-    }
 }
 
 /// `[restart]`

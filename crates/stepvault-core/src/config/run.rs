@@ -45,8 +45,8 @@ fn settings(
         table.is_given("pattern") && !["complete", "profile", "series"].iter().any(|key| table.is_given(key));
     let rules = ["auto", "rename", "marker", "quiet"].map(|word| (word, word));
     let rule = table.choice("complete", Some(if pattern_alone { "quiet" } else { "auto" }), &rules);
-    let [sha256, blake3] = DigestAlgorithm::ALL.map(|algorithm| (algorithm.word(), Some(algorithm)));
-    let digests = [("auto", None), sha256, blake3];
+    let [sha256, blake3] = [DigestAlgorithm::Sha256, DigestAlgorithm::Blake3].map(Some);
+    let digests = [("auto", None), ("sha256", sha256), ("blake3", blake3)];
     let quiet_time = table.duration("quiet-time", "60s");
     let profile = table.text("profile", None);
     let series = table.texts("series", None);

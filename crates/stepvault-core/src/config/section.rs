@@ -171,7 +171,7 @@ impl<'a> Section<'a> {
     /// Returns the source of the strongest value in this table, if one is given.
     pub(super) fn strongest_source(&self) -> Option<Source> {
         let keys = self.merged.read.iter().map(|key| &key.path);
-        keys.filter(|path| path.segments().starts_with(self.above.segments()))
+        keys.filter(|path| path.0.starts_with(&self.above.0))
             .map(|path| self.merged.source(path))
             .filter(|source| *source != Source::Default)
             .max_by_key(Source::rank)

@@ -152,7 +152,7 @@ impl Reader<'_> {
                     Ok(value) => self.merged.set(path, value, source),
                     Err(error) => self.unreadable(&error),
                 }
-            } else if above.segments().is_empty() && name.get_ref() == PROFILE {
+            } else if above.0.is_empty() && name.get_ref() == PROFILE {
                 self.profiles(&path, value.get_ref(), source);
             } else if self.schema.members(&path).is_empty() {
                 let hint = self.nearest_key(above, name.get_ref());
@@ -165,7 +165,7 @@ impl Reader<'_> {
 
     /// Reads a table of the schema.
     fn inner(&mut self, above: &KeyPath, path: &KeyPath, value: Spanned<DeValue<'_>>, source: Source) {
-        let is_named = path.user_name().is_some() && above.segments().len() == 1;
+        let is_named = path.user_name().is_some() && above.0.len() == 1;
         match value.into_inner() {
             DeValue::Table(table) => {
                 if is_named {
@@ -212,7 +212,7 @@ impl Reader<'_> {
         }
         // The key may exist in another table.
         let mut keys = self.schema.0.iter().map(|key| &key.path);
-        match keys.find(|path| path.segments().last() == Some(&spelled)) {
+        match keys.find(|path| path.0.last() == Some(&spelled)) {
             Some(elsewhere) => format!("did you mean '{elsewhere}'?"),
             None => format!("the keys of this table are {}", members.join(", ")),
         }

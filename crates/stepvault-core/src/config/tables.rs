@@ -10,7 +10,7 @@ use super::finding::Source;
 use super::key::KeyPath;
 use super::merge::{ANY_NAME, Merged, Schema};
 use super::model::{
-    AgentSettings, Config, ControlSocket, DoctorSettings, LinkPolicy, LocalSettings, NoticeSource, Notices,
+    AgentSettings, Config, ControlSocket, DoctorSettings, LinkPolicy, LocalSettings, Notices,
     RestartSettings, RestoreSettings, RestoreSync, UploadSettings,
 };
 use super::remote::named_remote;
@@ -170,10 +170,10 @@ fn notices(table: &mut Section<'_>) -> Notices {
     }
     let mut sources = Vec::new();
     for word in words {
-        match NoticeSource::ALL.iter().find(|source| source.word() == word) {
-            Some(source) if !sources.contains(source) => sources.push(*source),
-            Some(_) => {}
-            None => {
+        match word.parse() {
+            Ok(source) if !sources.contains(&source) => sources.push(source),
+            Ok(_) => {}
+            Err(_) => {
                 let why = if word == "auto" {
                     "\"auto\" cannot be combined with other values".to_owned()
                 } else {

@@ -144,7 +144,7 @@ fn keep_best(kept: &mut Kept, steps: &[&StepFacts], rule: &BestRule) {
         let best_first = if rule.prefer == Prefer::Lowest { by_value } else { by_value.reverse() };
         best_first.then(right.id.cmp(&left.id))
     });
-    let reason = format!("best {} by {} ({})", rule.count, rule.metric, rule.prefer.as_str());
+    let reason = format!("best {} by {} ({})", rule.count, rule.metric, rule.prefer);
     let mut places_left = rule.count;
     for (_, step) in ranked {
         if places_left == 0 {
@@ -158,21 +158,13 @@ fn keep_best(kept: &mut Kept, steps: &[&StepFacts], rule: &BestRule) {
 /// Which values of a metric are better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[derive(strum::Display, strum::EnumString)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Prefer {
     /// A loss: the lower the better.
     Lowest,
     /// An accuracy or a reward: the higher the better.
     Highest,
-}
-
-impl Prefer {
-    /// Returns the word used in the configuration.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Lowest => "lowest",
-            Self::Highest => "highest",
-        }
-    }
 }
 
 /// Keeps the best few steps by one metric. Steps without the metric, or with a value that is not a number, are not

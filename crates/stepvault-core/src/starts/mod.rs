@@ -33,10 +33,13 @@ const MAXIMUM_REASON_BYTES: usize = 300;
 /// What was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
+#[derive(strum::Display)]
 pub enum StartedProgram {
     /// The agent.
+    #[strum(to_string = "the agent")]
     Agent,
     /// A trainer, through `stepvault run`.
+    #[strum(to_string = "the trainer")]
     Trainer,
 }
 
@@ -87,16 +90,20 @@ pub struct End {
 }
 
 /// How something ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, strum::Display)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ending {
     /// It ended by itself, with this code.
+    #[strum(to_string = "exit {0}")]
     Exited(i32),
     /// By this signal, which stepvault had not passed on.
+    #[strum(to_string = "signal {0}")]
     Killed(i32),
     /// It was asked to stop; contains the source of the request.
+    #[strum(to_string = "stopped by {0}")]
     Stopped(String),
     /// Stepvault itself failed; a trainer with this ending was never started.
+    #[strum(to_string = "stepvault failed: {0}")]
     Failed(String),
 }
 
@@ -119,26 +126,6 @@ impl Ending {
             Self::Killed(signal) => REQUESTS.contains(signal),
             Self::Failed(_) => false,
         }
-    }
-}
-
-impl fmt::Display for Ending {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Exited(code) => write!(out, "exit {code}"),
-            Self::Killed(signal) => write!(out, "signal {signal}"),
-            Self::Stopped(by) => write!(out, "stopped by {by}"),
-            Self::Failed(why) => write!(out, "stepvault failed: {why}"),
-        }
-    }
-}
-
-impl fmt::Display for StartedProgram {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(match self {
-            Self::Agent => "the agent",
-            Self::Trainer => "the trainer",
-        })
     }
 }
 

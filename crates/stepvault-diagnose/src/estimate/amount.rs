@@ -1,6 +1,7 @@
 //! Sums and products that return an error instead of wrapping, and values that have names.
 
 use stepvault_core::error::{Error, ErrorKind, Result};
+use strum::VariantArray;
 
 /// Returns `one * other`.
 pub(super) fn times(one: u64, other: u64) -> Result<u64> {
@@ -35,16 +36,13 @@ fn too_large() -> Error {
 }
 
 /// A type whose values have names.
-pub trait Named: Copy + PartialEq + 'static {
+pub trait Named: VariantArray + Copy + PartialEq + Into<&'static str> {
     /// What one value is called in an error: `a layout`.
     const WHAT: &'static str;
-    /// Every value, with its name.
-    const NAMES: &'static [(&'static str, Self)];
 
     /// Returns the name of this value.
     fn name(self) -> &'static str {
-        let found = Self::NAMES.iter().find(|(_, value)| *value == self);
-        found.map_or("", |(name, _)| name)
+        self.into()
     }
 
     /// Returns the value with this name.
@@ -52,9 +50,9 @@ pub trait Named: Copy + PartialEq + 'static {
     /// # Errors
     /// [`ErrorKind::Usage`], with every name as the hint.
     fn from_name(text: &str) -> Result<Self> {
-        let found = Self::NAMES.iter().find(|(name, _)| *name == text);
-        found.map(|(_, value)| *value).ok_or_else(|| {
-            let names: Vec<&str> = Self::NAMES.iter().map(|(name, _)| *name).collect();
+        let mut values = Self::VARIANTS.iter().copied();
+        values.find(|value| value.name() == text).ok_or_else(|| {
+            let names: Vec<&str> = Self::VARIANTS.iter().copied().map(Self::name).collect();
             Error::new(ErrorKind::Usage, format!("not {}", Self::WHAT))
                 .on(format!("{text:?}"))
                 .hint(format!("write one of {}", names.join(", ")))
@@ -89,9 +87,8 @@ mod tests {
     }
 
     fn each_name_is_read_back<T: Named + std::fmt::Debug>() {
-        for (name, value) in T::NAMES {
-            assert_eq!(value.name(), *name);
-            assert_eq!(T::from_name(name).unwrap(), *value);
+        for value in T::VARIANTS {
+            assert_eq!(T::from_name(value.name()).unwrap(), *value);
         }
         let error = T::from_name("none of them").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Usage);
@@ -104,6 +101,10 @@ mod tests {
         each_name_is_read_back::<Layout>();
         each_name_is_read_back::<Sharding>();
         each_name_is_read_back::<VaultCopy>();
+        assert_eq!(
+            [Layout::HfTrainer, Layout::DeepSpeedZero3].map(Named::name),
+            ["hf-trainer", "deepspeed-zero3"]
+        );
         let refused = [
             Dtype::from_name("float32").map(drop),
             Layout::from_name("pickle").map(drop),

@@ -1,10 +1,13 @@
 //! Data types of tensors.
 
+use strum::{IntoStaticStr, VariantArray};
+
 use super::amount::{Named, scaled};
 use stepvault_core::error::Result;
 
 /// The type of a tensor's elements.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum Dtype {
     /// 64 bits.
     Fp64,
@@ -42,15 +45,6 @@ impl Dtype {
 
 impl Named for Dtype {
     const WHAT: &'static str = "a dtype";
-    const NAMES: &'static [(&'static str, Self)] = &[
-        ("fp64", Self::Fp64),
-        ("fp32", Self::Fp32),
-        ("fp16", Self::Fp16),
-        ("bf16", Self::Bf16),
-        ("fp8", Self::Fp8),
-        ("int8", Self::Int8),
-        ("int4", Self::Int4),
-    ];
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ fn models() -> impl Strategy<Value = Model> {
 }
 
 fn values<T: Named + std::fmt::Debug>() -> impl Strategy<Value = T> {
-    prop::sample::select(T::NAMES.iter().map(|(_, value)| *value).collect::<Vec<_>>())
+    prop::sample::select(T::VARIANTS)
 }
 
 proptest! {

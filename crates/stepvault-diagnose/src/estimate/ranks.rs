@@ -1,10 +1,13 @@
 //! How many processes write a step, and what each writes.
 
+use strum::{IntoStaticStr, VariantArray};
+
 use super::amount::{Named, times};
 use stepvault_core::error::{Error, ErrorKind, Result};
 
 /// What each rank writes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Sharding {
     /// Every rank writes its own share: FSDP, ZeRO, tensor parallelism.
     Sharded,
@@ -16,8 +19,6 @@ pub enum Sharding {
 
 impl Named for Sharding {
     const WHAT: &'static str = "a sharding";
-    const NAMES: &'static [(&'static str, Self)] =
-        &[("sharded", Self::Sharded), ("replicated", Self::Replicated), ("rank-zero", Self::RankZero)];
 }
 
 /// The processes of a run.

@@ -2,13 +2,15 @@
 
 use schemars::JsonSchema;
 use serde::Serialize;
+use strum::{IntoStaticStr, VariantArray};
 
 use super::amount::{Named, plus, times, total};
 use stepvault_core::error::Result;
 use stepvault_core::forecast::Taken;
 
 /// How files get into the vault.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "kebab-case")]
 pub enum VaultCopy {
     /// There is no vault on this disk.
     None,
@@ -22,12 +24,6 @@ pub enum VaultCopy {
 
 impl Named for VaultCopy {
     const WHAT: &'static str = "a way to seal a step";
-    const NAMES: &'static [(&'static str, Self)] = &[
-        ("none", Self::None),
-        ("hard-link", Self::HardLink),
-        ("reflink", Self::Reflink),
-        ("copy", Self::Copy),
-    ];
 }
 
 /// Returns the size of this many steps.

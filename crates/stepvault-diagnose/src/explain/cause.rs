@@ -1,14 +1,15 @@
 //! The causes that are distinguished, and what to do about each.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
-/// Why a run failed.
+/// Why a run failed. Equally likely causes are listed in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[derive(strum::Display, strum::EnumString, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Cause {
     /// The disk of the checkpoints has no bytes left.
     DiskFull,
@@ -71,33 +72,6 @@ static TEXTS: LazyLock<BTreeMap<Cause, CauseText>> =
     LazyLock::new(|| crate::table(include_str!("../../texts/causes.toml")));
 
 impl Cause {
-    /// All causes, in the order in which equally likely ones are listed.
-    pub const ALL: [Self; 23] = [
-        Self::DiskFull,
-        Self::InodesFull,
-        Self::TemporaryDirectoryFull,
-        Self::SharedMemoryFull,
-        Self::QuotaReached,
-        Self::ReadOnly,
-        Self::PermissionDenied,
-        Self::DirectoryMissing,
-        Self::FilesystemUnreachable,
-        Self::DiskFault,
-        Self::TooManyOpenFiles,
-        Self::OutOfMemory,
-        Self::OutOfGpuMemory,
-        Self::PathExists,
-        Self::RestartLoop,
-        Self::TakenAway,
-        Self::TimeOut,
-        Self::CredentialsExpired,
-        Self::AccessRefused,
-        Self::ClockWrong,
-        Self::UploadStalled,
-        Self::PartialStep,
-        Self::InterruptedSave,
-    ];
-
     /// Returns what happened, in one sentence.
     pub fn explanation(self) -> &'static str {
         &TEXTS[&self].explanation
@@ -123,32 +97,21 @@ impl Cause {
     }
 }
 
-impl fmt::Display for Cause {
-    /// Writes its name for programs, in kebab-case.
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(out)
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use strum::VariantNames;
 
     use super::*;
 
     #[test]
     fn every_cause_has_a_name_a_sentence_and_a_remedy() {
-        let names: BTreeSet<String> = Cause::ALL.iter().map(Cause::to_string).collect();
-        assert_eq!(names.len(), Cause::ALL.len());
-        for cause in Cause::ALL {
-            let name = cause.to_string();
+        for name in Cause::VARIANTS {
+            let cause: Cause = name.parse().unwrap();
+            assert_eq!(serde_json::to_value(cause).unwrap(), *name);
             assert!(name.bytes().all(|byte| byte == b'-' || byte.is_ascii_lowercase()), "{name}");
             for text in [cause.explanation(), cause.remedy()] {
                 assert!(text.ends_with('.') && !text.contains("  "), "{name}: {text}");
             }
         }
-        let mut sorted = Cause::ALL;
-        sorted.sort_unstable();
-        assert_eq!(sorted, Cause::ALL);
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::Serialize;
+use strum::VariantNames as _;
 
 use super::texts::Open;
 use super::{Cause, Evidence, EvidenceSource};
@@ -16,33 +17,24 @@ const LIKELY: u32 = 40;
 const VERY_LIKELY: u32 = 90;
 
 /// How likely a cause is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema, strum::Display)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "lowercase")]
 pub enum Likelihood {
     /// There is some evidence for it.
     Possible,
     /// A log names it, or it is visible on disk.
     Likely,
     /// It is true now, or several pieces of evidence support it.
+    #[strum(serialize = "very likely")]
     VeryLikely,
-}
-
-impl Likelihood {
-    /// Returns the likelihood in words.
-    pub fn words(self) -> &'static str {
-        match self {
-            Self::Possible => "possible",
-            Self::Likely => "likely",
-            Self::VeryLikely => "very likely",
-        }
-    }
 }
 
 /// A cause with its evidence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Explanation {
     /// The cause.
-    #[schemars(with = "String", extend("enum" = Cause::ALL.map(|cause| cause.to_string())))]
+    #[schemars(with = "String", extend("enum" = Cause::VARIANTS))]
     pub cause: Cause,
     /// How likely it is: very likely from 90 points, likely from 40.
     pub likelihood: Likelihood,

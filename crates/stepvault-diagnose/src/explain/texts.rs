@@ -50,6 +50,8 @@ pub static TEXTS: LazyLock<Vec<Recogniser>> =
 mod tests {
     use std::collections::BTreeSet;
 
+    use strum::VariantNames as _;
+
     use super::super::Scanner;
     use super::*;
 
@@ -73,9 +75,9 @@ mod tests {
             assert!((1..=100).contains(&text.weight), "{}", text.pattern);
             assert!(!text.source.is_empty() && !text.example.contains('\n'), "{}", text.pattern);
         }
-        let spoken_for: BTreeSet<Cause> = TEXTS.iter().map(|text| text.cause).collect();
-        for cause in Cause::ALL {
-            assert!(spoken_for.contains(&cause), "no text speaks for {cause:?}");
+        let spoken_for: BTreeSet<String> = TEXTS.iter().map(|text| text.cause.to_string()).collect();
+        for cause in Cause::VARIANTS {
+            assert!(spoken_for.contains(*cause), "no text speaks for {cause}");
         }
     }
 

@@ -2,10 +2,11 @@
 
 use std::fmt::Debug;
 use std::slice;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use futures::{StreamExt, TryStreamExt, stream};
+use parking_lot::Mutex;
 use stepvault_core::codec::{FORMAT, Record};
 use stepvault_core::ids::StepId;
 use stepvault_core::keys::{KeyKind, LEASES};
@@ -52,7 +53,7 @@ impl RenewedRecord {
                     tokio::time::sleep(interval).await;
                     let began = Instant::now();
                     match remote.replace_record(&key, &record).await {
-                        Ok(()) => *renewed_at.lock().unwrap_or_else(PoisonError::into_inner) = began,
+                        Ok(()) => *renewed_at.lock() = began,
                         Err(error) => tracing::warn!(%error, key, "cannot renew a lease"),
                     }
                 }
@@ -63,7 +64,7 @@ impl RenewedRecord {
 
     /// Returns for how long it was not renewed.
     pub(crate) fn age(&self) -> Duration {
-        let renewed_at = *self.renewed_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let renewed_at = *self.renewed_at.lock();
         renewed_at.elapsed()
     }
 

@@ -4,13 +4,14 @@
 //! answer every query with nothing, accept every write, and hold no step. An absent object therefore counts only while
 //! the marker exists, and a write only when the marker existed before and after it.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt as _, TryStreamExt as _};
+use parking_lot::Mutex;
 use stepvault_core::codec::decode;
 use stepvault_core::keys::RunKeys;
 use stepvault_core::records::VaultMarker;
@@ -64,8 +65,7 @@ impl MarkedStore {
 
     /// From now on, expects the marker with this identity.
     pub(crate) fn expect(&self, identity: &str) {
-        *self.expected.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some(ExpectedMarker { identity: identity.to_owned(), seen_at: None });
+        *self.expected.lock() = Some(ExpectedMarker { identity: identity.to_owned(), seen_at: None });
     }
 
     /// Returns the expected identity, if there is one.
@@ -78,7 +78,7 @@ impl MarkedStore {
 
     async fn expected_marker(&self) -> Result<Option<ExpectedMarker>> {
         let expected = || {
-            let expected = self.expected.lock().unwrap_or_else(PoisonError::into_inner);
+            let expected = self.expected.lock();
             expected.clone()
         };
         if let (None, Some(vault)) = (expected(), self.vault.get())
@@ -113,7 +113,7 @@ impl MarkedStore {
         if let Ok(found) = decode::<VaultMarker>(&bytes, &subject) {
             same_archive(&found, &expected.identity, &subject, &self.settings)?;
         }
-        let mut remembered = self.expected.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut remembered = self.expected.lock();
         if let Some(remembered) =
             remembered.as_mut().filter(|remembered| remembered.identity == expected.identity)
         {

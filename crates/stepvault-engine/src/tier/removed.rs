@@ -2,9 +2,10 @@
 //! replace tombstones. Their identities are never reused (S9).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use parking_lot::Mutex;
 use stepvault_core::codec::FORMAT;
 use stepvault_core::ids::StepId;
 use stepvault_core::keys::{KeyKind, RETIRED, TOMBSTONES};
@@ -178,7 +179,7 @@ struct Remembered {
 impl RetiredMemory {
     /// Returns the record of this object if it was read before in this version.
     pub(crate) fn record(&self, object: &ObjectInfo) -> Option<RetiredRecord> {
-        let remembered = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let remembered = self.inner.lock();
         let (version, record) = remembered.records.get(&object.key)?;
         (object.version.as_ref() == Some(version)).then(|| record.clone())
     }
@@ -190,7 +191,7 @@ impl RetiredMemory {
         records: Vec<(ObjectInfo, RetiredRecord)>,
         all: &RetiredSteps,
     ) {
-        let mut remembered = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut remembered = self.inner.lock();
         let known = |(object, record): (ObjectInfo, _)| Some((object.key, (object.version?, record)));
         remembered.records = records.into_iter().filter_map(known).collect();
         remembered.listed = Some((begun, all.clone()));
@@ -198,7 +199,7 @@ impl RetiredMemory {
 
     /// Returns the retired steps as they were listed less than a minute ago.
     pub(crate) fn recent(&self) -> Option<RetiredSteps> {
-        let remembered = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let remembered = self.inner.lock();
         let (listed, retired) = remembered.listed.as_ref()?;
         (listed.elapsed() < RECENT_REMOVAL_CHECK).then(|| retired.clone())
     }

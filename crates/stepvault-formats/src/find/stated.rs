@@ -157,7 +157,7 @@ impl<'a> Document<'a> {
                 let seed = At { keys: &keys, leaves: &mut leaves };
                 json::parse(&*file, 0, end, path, seed).ok()?;
             }
-            Self::Torch(pickle) => collect(pickle, pickle.root(), &keys, &mut leaves),
+            Self::Torch(pickle) => collect(pickle, pickle.root, &keys, &mut leaves),
         }
         Some(leaves)
     }

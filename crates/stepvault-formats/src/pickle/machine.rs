@@ -65,7 +65,7 @@ impl<'a> Machine<'a> {
     pub(super) fn kept_bytes_when_cut_off(&mut self) -> u64 {
         assert!(self.run_to_stop().is_err());
         assert_eq!(self.cursor.left_bytes(), 0);
-        self.pickle.kept_bytes()
+        self.pickle.kept_bytes
     }
 
     fn finish(mut self) -> Result<Pickle, Fault> {

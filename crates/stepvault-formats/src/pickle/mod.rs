@@ -62,9 +62,9 @@ pub fn read(source: &dyn ReadAt, range: Range<u64>, keep: Keep) -> Result<Pickle
 pub fn read_whole(source: &dyn ReadAt, range: Range<u64>, keep: Keep) -> Result<Pickle, Fault> {
     let range_end = range.end;
     let pickle = read(source, range, keep)?;
-    let left_bytes = range_end.saturating_sub(pickle.end());
+    let left_bytes = range_end.saturating_sub(pickle.end);
     if left_bytes > 0 {
-        return Err(broken_at!(pickle.end(), "{left_bytes} unexpected bytes follow the end of the pickle"));
+        return Err(broken_at!(pickle.end, "{left_bytes} unexpected bytes follow the end of the pickle"));
     }
     Ok(pickle)
 }

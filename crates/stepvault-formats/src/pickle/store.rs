@@ -82,30 +82,18 @@ pub struct Call {
 #[derive(Debug, Clone)]
 pub struct Pickle {
     keep: Keep,
-    pub(super) root: Value,
-    pub(super) end: u64,
+    /// The root value.
+    pub root: Value,
+    /// The offset in the file right after its `STOP`.
+    pub end: u64,
     objects: Vec<Object>,
     integers: Vec<i128>,
     text: String,
-    kept_bytes: u64,
+    /// An upper bound on the bytes that its values took while it was read.
+    pub kept_bytes: u64,
 }
 
 impl Pickle {
-    /// Returns the root value.
-    pub fn root(&self) -> Value {
-        self.root
-    }
-
-    /// Returns the offset in the file right after its `STOP`.
-    pub fn end(&self) -> u64 {
-        self.end
-    }
-
-    /// Returns an upper bound on the bytes that its values took while it was read.
-    pub fn kept_bytes(&self) -> u64 {
-        self.kept_bytes
-    }
-
     /// Returns every object, in the order of creation.
     pub fn objects(&self) -> impl Iterator<Item = &Object> {
         self.objects.iter()

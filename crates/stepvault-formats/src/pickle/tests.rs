@@ -51,8 +51,8 @@ fn every_protocol_says_the_same() {
     ];
     for (protocol, bytes) in samples.into_iter().enumerate() {
         let pickle = read_bytes(bytes).unwrap();
-        assert_eq!(pickle.end(), bytes.len() as u64);
-        let list = pickle.entry(pickle.root(), "a").unwrap();
+        assert_eq!(pickle.end, bytes.len() as u64);
+        let list = pickle.entry(pickle.root, "a").unwrap();
         let elements = pickle.elements(list).unwrap();
         assert_eq!(
             elements[..5],
@@ -64,7 +64,7 @@ fn every_protocol_says_the_same() {
         let integers: Vec<_> = elements[8..].iter().map(|value| pickle.integer(*value)).collect();
         let expected = [300, 70_000, 1 << 40, 1 << 70, -(1 << 70), -1].map(Some);
         assert_eq!(integers, expected, "protocol {protocol}");
-        let inner = pickle.entry(pickle.root(), "b").unwrap();
+        let inner = pickle.entry(pickle.root, "b").unwrap();
         let bytes_value = pickle.entry(inner, "c").unwrap();
         if protocol < 3 {
             // Bytes had no instruction yet: a call makes them of a text.
@@ -83,7 +83,7 @@ fn every_sample_cut_anywhere_is_cut_off() {
         b"\x80\x05\x95!\x00\x00\x00\x00\x00\x00\x00]\x94(\x8f\x94(K\x03\x90(K\x04\x91\x94\x96\x01\x00\x00\
           \x00\x00\x00\x00\x00y\x94\x8c\x03xxx\x94e.";
     let pickle = read_bytes(bytes).unwrap();
-    let elements = pickle.elements(pickle.root()).unwrap();
+    let elements = pickle.elements(pickle.root).unwrap();
     assert_eq!(pickle.object(elements[0]), Some(&Object::Set(vec![Value::Integer(3)])));
     assert_eq!(pickle.object(elements[1]), Some(&Object::Set(vec![Value::Integer(4)])));
     assert_eq!(elements[2], Value::Scalar);
@@ -100,8 +100,8 @@ fn state_is_set_on_what_is_filled_like_a_dictionary() {
         b"\x80\x02ccollections\nOrderedDict\nq\x00)Rq\x01X\x01\x00\x00\x00kK\x01s}X\x01\x00\x00\x00mK\x02sb.",
     );
     let pickle = pickle.unwrap();
-    assert_eq!(pickle.entry(pickle.root(), "k"), Some(Value::Integer(1)));
-    let call = pickle.call(pickle.root()).unwrap();
+    assert_eq!(pickle.entry(pickle.root, "k"), Some(Value::Integer(1)));
+    let call = pickle.call(pickle.root).unwrap();
     assert_eq!(pickle.global(call.callable), Some(("collections", "OrderedDict")));
     assert_eq!(pickle.entry(call.state, "m"), Some(Value::Integer(2)));
 }
@@ -110,7 +110,7 @@ fn state_is_set_on_what_is_filled_like_a_dictionary() {
 fn what_is_shared_is_filled_once_for_all() {
     // A list, put into slot 0, recalled twice into a tuple, and appended to through the last of them.
     let pickle = read_bytes(b"\x80\x04]\x94h\x00h\x00K\x07a\x87.").unwrap();
-    let elements = pickle.elements(pickle.root()).unwrap();
+    let elements = pickle.elements(pickle.root).unwrap();
     assert_eq!(elements[0], elements[1]);
     assert_eq!(pickle.elements(elements[0]).unwrap(), [Value::Integer(7)]);
 }
@@ -119,7 +119,7 @@ fn what_is_shared_is_filled_once_for_all() {
 fn calls_in_every_spelling_are_written_down() {
     let global = |bytes: &[u8]| {
         let pickle = read_bytes(bytes).unwrap();
-        let call = pickle.call(pickle.root()).unwrap();
+        let call = pickle.call(pickle.root).unwrap();
         let (module, name) = pickle.global(call.callable).unwrap();
         (format!("{module}.{name}"), pickle.elements(call.arguments).unwrap().to_vec())
     };
@@ -141,7 +141,7 @@ fn calls_in_every_spelling_are_written_down() {
 #[test]
 fn persistent_ids_and_what_only_their_process_knows() {
     let pickle = read_bytes(b"(Pone\nK\x02Q\x82\x01\x83\x01\x00\x84\x01\x00\x00\x00\x97\x98t.").unwrap();
-    let elements = pickle.elements(pickle.root()).unwrap();
+    let elements = pickle.elements(pickle.root).unwrap();
     let Some(Object::Persistent(id)) = pickle.object(elements[0]) else { panic!() };
     assert_eq!(pickle.text(*id), Some("one"));
     assert_eq!(pickle.object(elements[1]), Some(&Object::Persistent(Value::Integer(2))));
@@ -256,17 +256,17 @@ fn long_texts_are_gone_over() {
     bytes.resize(bytes.len() + length as usize, 0xff);
     bytes.extend(b"X\x02\x00\x00\x00okt.");
     let pickle = read_bytes(&bytes).unwrap();
-    let elements = pickle.elements(pickle.root()).unwrap();
+    let elements = pickle.elements(pickle.root).unwrap();
     assert_eq!(elements[0], Value::Scalar);
     assert_eq!(pickle.text(elements[1]), Some("ok"));
-    assert!(pickle.kept_bytes() < 1024);
+    assert!(pickle.kept_bytes < 1024);
 }
 
 /// Lone surrogates are what Python makes of file names that are no text.
 #[test]
 fn a_lone_surrogate_is_no_fault() {
     let pickle = read_bytes(b"\x8c\x03\xed\xb3\xbf.").unwrap();
-    assert_eq!(pickle.root(), Value::Scalar);
+    assert_eq!(pickle.root, Value::Scalar);
 }
 
 #[test]
@@ -331,8 +331,8 @@ fn the_shape_alone_takes_no_room() {
     }
     bytes.push(b'.');
     let shape = read_whole(&bytes, 0..bytes.len() as u64, Keep::Shape).unwrap();
-    assert!(shape.kept_bytes() < 1024, "{}", shape.kept_bytes());
+    assert!(shape.kept_bytes < 1024, "{}", shape.kept_bytes);
     let values = read_bytes(&bytes).unwrap();
-    assert_eq!(values.elements(values.root()).unwrap().len(), 2_000_000);
-    assert!(values.kept_bytes() > 2_000_000 * 16);
+    assert_eq!(values.elements(values.root).unwrap().len(), 2_000_000);
+    assert!(values.kept_bytes > 2_000_000 * 16);
 }

@@ -333,7 +333,7 @@ pub fn read_metadata(source: &dyn ReadAt) -> Result<Vec<StorageItem>, Fault> {
         return Err(unknown!("it is {size_bytes} bytes long, more than the limit of {MAX_METADATA_BYTES}"));
     }
     let pickle = pickle::read_whole(source, 0..size_bytes, Keep::Values)?;
-    let attributes = attributes_of(&pickle, pickle.root(), (METADATA_MODULE, "Metadata"))
+    let attributes = attributes_of(&pickle, pickle.root, (METADATA_MODULE, "Metadata"))
         .ok_or_else(|| unknown!("it holds no Metadata of torch.distributed.checkpoint"))?;
     let (Some(described), Some(places)) =
         (attributes.get(&pickle, "state_dict_metadata"), attributes.get(&pickle, "storage_data"))

@@ -50,7 +50,7 @@ struct Rank {
 pub fn read_partition_count(source: &dyn ReadAt) -> Result<Option<u64>, Fault> {
     let pickle = torch::read_object(source)?;
     let counts = pickle
-        .entry(pickle.root(), "optimizer_state_dict")
+        .entry(pickle.root, "optimizer_state_dict")
         .and_then(|state| pickle.entry(state, "partition_count"));
     Ok(counts.and_then(|counts| match pickle.elements(counts) {
         None => pickle.unsigned(counts),
@@ -61,7 +61,7 @@ pub fn read_partition_count(source: &dyn ReadAt) -> Result<Option<u64>, Fault> {
 }
 
 fn world_size_of(pickle: &Pickle) -> Option<WorldSize> {
-    let number = |key| pickle.unsigned(pickle.entry(pickle.root(), key)?);
+    let number = |key| pickle.unsigned(pickle.entry(pickle.root, key)?);
     Some(WorldSize { data_parallel: number("dp_world_size")?, model_parallel: number("mp_world_size")? })
 }
 
@@ -189,7 +189,7 @@ fn contradiction(source: &dyn ReadAt, path: String, world: WorldSize) -> io::Res
 /// Returns whether a model file states that the optimizer's state is in separate files: it is not in this one, and
 /// ZeRO is on.
 fn wants_optimizer_files(object: &Pickle) -> bool {
-    let root = object.root();
+    let root = object.root;
     let stage = object
         .entry(root, "ds_config")
         .and_then(|config| object.entry(config, "zero_optimization"))

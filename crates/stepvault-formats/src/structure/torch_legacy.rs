@@ -42,22 +42,22 @@ impl Head {
             pickle::read(source, start..size_bytes, Keep::Values).map_err(|fault| fault.prefixed(what))
         };
         let magic = read(0, "the magic number")?;
-        if magic.integer(magic.root()) != Some(MAGIC_NUMBER) {
+        if magic.integer(magic.root) != Some(MAGIC_NUMBER) {
             return Err(broken_at!(0, "the file does not begin with torch's magic number"));
         }
-        let version = read(magic.end(), "the protocol version")?;
-        if version.integer(version.root()) != Some(PROTOCOL_VERSION) {
+        let version = read(magic.end, "the protocol version")?;
+        if version.integer(version.root) != Some(PROTOCOL_VERSION) {
             return Err(broken_at!(
-                magic.end(),
+                magic.end,
                 "the protocol version is not {PROTOCOL_VERSION}, the only one that exists"
             ));
         }
-        let system = read(version.end(), "the facts about the system")?;
-        if system.entries(system.root()).is_none() {
-            return Err(broken_at!(version.end(), "the facts about the system are not a dictionary"));
+        let system = read(version.end, "the facts about the system")?;
+        if system.entries(system.root).is_none() {
+            return Err(broken_at!(version.end, "the facts about the system are not a dictionary"));
         }
-        let object = read(system.end(), "the object")?;
-        let keys = read(object.end(), "the list of storages")?;
+        let object = read(system.end, "the object")?;
+        let keys = read(object.end, "the list of storages")?;
         Ok(Self { object, keys })
     }
 }
@@ -83,7 +83,7 @@ pub fn is_legacy(source: &dyn ReadAt) -> Result<bool, Fault> {
 pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
     let head = Head::read(source)?;
     let named = named_storages(&head.object)?;
-    let mut offset = head.keys.end();
+    let mut offset = head.keys.end;
     let mut seen = HashSet::new();
     for key in storage_keys(&head.keys)? {
         let Some(reference) = named.get(key) else {
@@ -130,7 +130,7 @@ fn named_storages(object: &Pickle) -> Result<HashMap<&str, StorageReference<'_>>
 
 fn storage_keys(keys: &Pickle) -> Result<Vec<&str>, Fault> {
     let no_list = || broken!("the list of storages is not a list of names");
-    let elements = keys.elements(keys.root()).ok_or_else(no_list)?;
+    let elements = keys.elements(keys.root).ok_or_else(no_list)?;
     let text = |element: &Value| keys.text(*element).ok_or_else(no_list);
     elements.iter().map(text).collect()
 }

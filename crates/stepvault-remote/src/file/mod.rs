@@ -146,14 +146,12 @@ impl RemoteStore for FileStore {
 
     fn capabilities(&self) -> StoreCapabilities {
         StoreCapabilities {
-            checks_checksums: false,
             creates_atomically: true,
             multipart_is_create_only: true,
-            streams_bodies: false,
-            deletes_in_batches: false,
             lists_pending_uploads: true,
             copies: true,
             copies_parts: true,
+            ..StoreCapabilities::default()
         }
     }
 

@@ -93,7 +93,7 @@ pub(super) fn connect(settings: &RemoteSettings) -> Result<MicrosoftAzure> {
     };
     let authorities = settings.ca_file.as_deref().map(Authorities::read).transpose()?;
     let certificates = authorities.as_ref().map_or(Ok(Vec::new()), |authorities| {
-        Certificate::from_pem_bundle(authorities.pem()).map_err(|error| fault(error.into()))
+        Certificate::from_pem_bundle(&authorities.0).map_err(|error| fault(error.into()))
     })?;
     let identity = ClientIdentity::of(settings)?;
     let identified = identity.map(|identity| HttpOptions {

@@ -11,7 +11,7 @@ mod transport;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -24,6 +24,7 @@ use object_store::path::Path;
 use object_store::{
     GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt as _, PutMode, PutOptions, PutPayload,
 };
+use parking_lot::Mutex;
 use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
 use stepvault_core::remote_settings::{RemoteSettings, Scheme};
 use stepvault_core::{Error, ErrorKind, Result};
@@ -228,15 +229,11 @@ impl RemoteStore for GenericStore {
 
     fn capabilities(&self) -> StoreCapabilities {
         StoreCapabilities {
-            checks_checksums: false,
             creates_atomically: true,
             multipart_is_create_only: self.completing.is_some(),
-            streams_bodies: false,
-            deletes_in_batches: false,
-            lists_pending_uploads: false,
             // Azure may answer before a copy is done, which `object_store` does not report.
             copies: self.completing.is_some(),
-            copies_parts: false,
+            ..StoreCapabilities::default()
         }
     }
 
@@ -405,5 +402,5 @@ static TABLES: Mutex<BTreeMap<String, Memory>> = Mutex::new(BTreeMap::new());
 
 /// Returns the table called `name`, which is the same for every caller in this process.
 fn table(name: &str) -> Memory {
-    TABLES.lock().unwrap_or_else(PoisonError::into_inner).entry(name.to_owned()).or_default().clone()
+    TABLES.lock().entry(name.to_owned()).or_default().clone()
 }

@@ -2,16 +2,16 @@
 //! the buffers of bodies that are sent.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
 use http_body::{Body, Frame, SizeHint};
+use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
 
-use crate::payload::PayloadBody;
 use crate::pieces::{ArrivalRate, TooSlow};
 
 /// Maximum number of bytes of an error document that are read.
@@ -80,43 +80,25 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 #[error("the request was cancelled")]
 struct GivenUp;
 
-#[derive(Debug)]
-struct Lent<B>(Arc<Mutex<Option<B>>>);
-
-impl<B> Lent<B> {
-    fn lock(&self) -> MutexGuard<'_, Option<B>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// A body that is available while its request lasts and returns an error afterwards.
 #[derive(Debug)]
-pub(crate) struct LentBody<B>(Lent<B>);
+pub(crate) struct LentBody<B>(Arc<Mutex<Option<B>>>);
 
 /// Frees the rest of a request's body when the request ends for any reason. A connection to a peer that has stopped
 /// reading outlives the request, for a quarter of an hour or forever, and would keep the memory of the body. It still
 /// keeps the few blocks that it has queued.
 #[derive(Debug)]
-pub(crate) struct TakeBack<B>(Lent<B>);
+pub(crate) struct TakeBack<B>(Arc<Mutex<Option<B>>>);
 
 /// Lends `body` until the other half is dropped.
 pub(crate) fn lend<B>(body: B) -> (LentBody<B>, TakeBack<B>) {
     let lent = Arc::new(Mutex::new(Some(body)));
-    (LentBody(Lent(Arc::clone(&lent))), TakeBack(Lent(lent)))
+    (LentBody(Arc::clone(&lent)), TakeBack(lent))
 }
 
 impl<B> Drop for TakeBack<B> {
     fn drop(&mut self) {
         self.0.lock().take();
-    }
-}
-
-impl LentBody<PayloadBody> {
-    /// Returns to the first byte.
-    pub(crate) fn rewind(&self) {
-        if let Some(body) = self.0.lock().as_mut() {
-            body.rewind();
-        }
     }
 }
 

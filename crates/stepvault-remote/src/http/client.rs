@@ -5,9 +5,10 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use reqwest::redirect::Policy;
 
 use super::CONNECT_TIMEOUT;
@@ -107,13 +108,7 @@ pub(crate) struct Lease<Client> {
 
 impl<Client> fmt::Debug for Renewed<Client> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "Renewed({})", self.0.lock().generation)
-    }
-}
-
-impl<Client> Shared<Client> {
-    fn lock(&self) -> MutexGuard<'_, Current<Client>> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+        write!(out, "Renewed({})", self.0.current.lock().generation)
     }
 }
 
@@ -126,7 +121,7 @@ impl<Client: Clone> Renewed<Client> {
 
     /// Returns the client for one request. Requests that are under way keep the one they have.
     pub(crate) fn lease(&self) -> Lease<Client> {
-        let mut current = self.0.lock();
+        let mut current = self.0.current.lock();
         if current.is_distrusted
             && let Some(client) = (self.0.create)()
         {
@@ -169,7 +164,7 @@ impl<Client> Deref for Lease<Client> {
 
 impl<Client> Drop for Lease<Client> {
     fn drop(&mut self) {
-        let mut current = self.shared.lock();
+        let mut current = self.shared.current.lock();
         current.is_distrusted |= !self.is_answered && self.generation == current.generation;
     }
 }

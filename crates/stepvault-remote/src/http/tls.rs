@@ -16,7 +16,7 @@ const MAXIMUM_IDENTITY_BYTES: u64 = 1 << 20;
 
 /// Certificates of authorities in PEM, all of them checked.
 #[derive(Debug, Clone)]
-pub(crate) struct Authorities(Vec<u8>);
+pub(crate) struct Authorities(pub(crate) Vec<u8>);
 
 impl Authorities {
     /// Reads a PEM file with one or several certificates.
@@ -43,11 +43,6 @@ impl Authorities {
     /// Returns the certificates.
     pub(crate) fn certificates(&self) -> reqwest::Result<Vec<Certificate>> {
         Certificate::from_pem_bundle(&self.0)
-    }
-
-    /// Returns the certificates in PEM.
-    pub(crate) fn pem(&self) -> &[u8] {
-        &self.0
     }
 }
 

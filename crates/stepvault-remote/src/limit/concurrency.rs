@@ -4,9 +4,10 @@
 //! A store at the other end of a network answers after tens of milliseconds and gives each connection a part of its
 //! rate, so that throughput is the number of requests under way; a store on loopback is busy with a few.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
@@ -114,7 +115,7 @@ impl AdaptiveLimit {
         if after > LOW_LATENCY {
             return;
         }
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if !state.is_started && !state.is_measured {
             self.start(&mut state, INITIAL_AT_LOW_LATENCY);
         }
@@ -137,7 +138,7 @@ impl AdaptiveLimit {
 
     /// Records a successful request that moved `bytes`, and adjusts the limit at the end of a window.
     pub(crate) fn record_success(&self, bytes: u64) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let window = &mut state.window;
         let Some(begun) = window.begun else {
             window.begun = Some(Instant::now());
@@ -175,24 +176,20 @@ impl AdaptiveLimit {
         }
         state.limit = limit;
     }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl ConcurrencyLimit for AdaptiveLimit {
     fn current(&self) -> usize {
-        self.state().limit
+        self.state.lock().limit
     }
 
     fn measured(&self) -> Option<usize> {
-        let state = self.state();
+        let state = self.state.lock();
         state.is_measured.then_some(state.limit)
     }
 
     fn start_at(&self, limit: usize) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if !state.is_measured {
             self.start(&mut state, limit);
         }
@@ -253,7 +250,7 @@ impl State {
 
 impl Drop for ConcurrencyPermit {
     fn drop(&mut self) {
-        let mut state = self.limit.state();
+        let mut state = self.limit.state.lock();
         if state.permits_to_reclaim > 0
             && let Some(permit) = self.permit.take()
         {
@@ -284,7 +281,7 @@ mod tests {
     }
 
     fn at(limit: &AdaptiveLimit) -> usize {
-        limit.state().limit
+        limit.state.lock().limit
     }
 
     #[tokio::test(start_paused = true)]
@@ -352,7 +349,7 @@ mod tests {
         for _ in 0..10 {
             permits.push(limit.acquire().await.unwrap());
         }
-        limit.set(&mut limit.state(), 7);
+        limit.set(&mut limit.state.lock(), 7);
         assert_eq!(limit.permits.available_permits(), 0);
         drop(permits);
         assert_eq!(limit.permits.available_permits(), 7);

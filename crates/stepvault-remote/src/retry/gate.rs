@@ -4,10 +4,11 @@
 //! While a remote fails, one request at a time probes whether it is back, at increasing intervals, and the others wait
 //! for it. When it answers again, the number of concurrent requests grows with each success.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
+use parking_lot::Mutex;
 use stepvault_core::Error;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
@@ -88,12 +89,12 @@ impl Gate {
         patience: Duration,
     ) -> Result<Pass, Option<Error>> {
         let began = Instant::now();
-        let failures_before = self.lock().failures_in_row;
+        let failures_before = self.state.lock().failures_in_row;
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
             let (until, give_up) = {
-                let mut state = self.lock();
+                let mut state = self.state.lock();
                 let until = match state.ask(is_retry) {
                     Ask::Go => {
                         return Ok(Pass { gate: Arc::clone(self), epoch: state.epoch });
@@ -115,10 +116,6 @@ impl Gate {
                 () = sleep_until(until) => {}
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -156,7 +153,7 @@ impl State {
 impl Pass {
     /// The remote answered, either with a result or with a refusal that shows that it works.
     pub(super) fn succeeded(self) {
-        let mut state = self.gate.lock();
+        let mut state = self.gate.state.lock();
         state.failures_in_row = 0;
         state.allowed = state.allowed.saturating_add(1);
         state.not_before = None;
@@ -168,7 +165,7 @@ impl Pass {
 
     /// The remote did not answer, or could not serve the request.
     pub(super) fn failed(self, error: &Error) {
-        let mut state = self.gate.lock();
+        let mut state = self.gate.state.lock();
         let now = Instant::now();
         state.failures_in_row = state.failures_in_row.saturating_add(1);
         state.last_error = Some(error.clone());
@@ -196,7 +193,7 @@ impl Pass {
 
 impl Drop for Pass {
     fn drop(&mut self) {
-        self.gate.lock().under_way -= 1;
+        self.gate.state.lock().under_way -= 1;
         self.gate.changed.notify_waiters();
     }
 }

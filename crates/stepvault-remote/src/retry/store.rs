@@ -3,12 +3,13 @@
 
 use std::collections::HashSet;
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::future::BoxFuture;
 use futures::stream::{BoxStream, StreamExt as _, try_unfold};
+use parking_lot::Mutex;
 use stepvault_core::digest::{ContentDigest, FileDigest, Sha256Digest};
 use stepvault_core::ids::RemoteName;
 use stepvault_core::observe::{Event, Observer, Tier};
@@ -99,8 +100,8 @@ impl Retries {
     where
         Attempting: Future<Output = Result<Value>> + Send,
     {
-        let unanswered = *lock(&self.unanswered);
-        if let (Some(_), Some((_, error))) = (unanswered, &*lock(&self.given_up)) {
+        let unanswered = *self.unanswered.lock();
+        if let (Some(_), Some((_, error))) = (unanswered, &*self.given_up.lock()) {
             return Err(error.clone());
         }
         let deadline = unanswered.unwrap_or(self.deadline);
@@ -128,8 +129,8 @@ impl Retries {
                 Err(error) if error.is_transient() => error,
                 answer => {
                     pass.succeeded();
-                    *lock(&self.given_up) = None;
-                    *lock(&self.unanswered) = None;
+                    *self.given_up.lock() = None;
+                    *self.unanswered.lock() = None;
                     return answer;
                 }
             };
@@ -164,11 +165,11 @@ impl Retries {
 
     /// Returns whether a request has used up the deadline not long ago, and the remote has not answered since.
     fn is_given_up(&self) -> bool {
-        lock(&self.given_up).as_ref().is_some_and(|(time, _)| time.elapsed() < self.deadline)
+        self.given_up.lock().as_ref().is_some_and(|(time, _)| time.elapsed() < self.deadline)
     }
 
     fn give_up(&self, error: &Error) {
-        *lock(&self.given_up) = Some((Instant::now(), error.clone()));
+        *self.given_up.lock() = Some((Instant::now(), error.clone()));
     }
 
     fn unreachable(&self, tries: u32, time: Duration, last: Option<&Error>) -> Error {
@@ -193,10 +194,6 @@ impl Retries {
         // A conflict or refusal that persists may still succeed later.
         error.transient()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// After a lost answer `create` and `copy` find their own object and return `Exists`: the caller compares, as the contract

@@ -1,7 +1,7 @@
 //! The checksums that S3 keeps of an object: the SHA-256, or the CRC-64/NVME where the object's digests are by another
 //! algorithm.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use aws_sdk_s3::config::interceptors::BeforeDeserializationInterceptorContextRef;
@@ -10,6 +10,7 @@ use aws_sdk_s3::error::BoxError;
 use aws_sdk_s3::primitives::{DateTime, DateTimeFormat};
 use aws_sdk_s3::types::{ChecksumAlgorithm, ChecksumType};
 use aws_smithy_runtime_api::http::Headers;
+use parking_lot::{Mutex, MutexGuard};
 use stepvault_core::digest::{Crc64Nvme, DigestAlgorithm, Sha256Digest};
 
 use crate::store::StoredChecksum;
@@ -102,7 +103,7 @@ impl AnswerHeaders {
     }
 
     pub(super) fn kept(&self) -> MutexGuard<'_, Headers> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

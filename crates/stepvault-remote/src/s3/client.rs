@@ -51,7 +51,8 @@ const LONGEST_UNDER_WAY: Duration = Duration::from_mins(1);
 #[derive(Debug)]
 pub(crate) struct Clients {
     pub(super) settings: RemoteSettings,
-    keys: Option<StaticKeys>,
+    /// Keys that were given directly.
+    pub(super) keys: Option<StaticKeys>,
     /// When the store first refused a request because it knows no checksums.
     unchecked: Arc<OnceLock<Instant>>,
     current: Mutex<(Arc<Connection>, Instant)>,
@@ -106,11 +107,6 @@ impl Clients {
     pub(super) async fn chain(&self) -> Result<SdkConfig> {
         let (base, _) = trusting_chain(&self.settings, self.keys.as_ref()).await?;
         Ok(base)
-    }
-
-    /// Returns whether keys were given directly.
-    pub(super) fn given(&self) -> bool {
-        self.keys.is_some()
     }
 
     /// Returns the profile in use, by AWS's rules.

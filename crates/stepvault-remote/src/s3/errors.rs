@@ -46,8 +46,9 @@ pub(crate) struct Fault {
     is_of_store: bool,
 }
 
-/// Failures without a complete answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Failures without a complete answer, by the names of their cases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 enum Transport {
     /// The connection failed, stalled, or broke during the answer.
     Connection,
@@ -287,7 +288,7 @@ impl Fault {
         let verdicts = &TABLES.s3;
         let proves_nothing = matches!(self.status, 300..400 | 404 | 410) && !self.is_of_store;
         match (self.transport, self.code.as_str()) {
-            (Some(transport), _) => verdicts.of_case(transport.case()),
+            (Some(transport), _) => verdicts.of_case(transport.into()),
             // Garage has no code of its own for it.
             (None, "AccessDenied") if self.message.contains("quota") => verdicts.of_case("full"),
             (None, "InvalidArgument") if self.message.starts_with("Part number must be") => {
@@ -298,18 +299,6 @@ impl Fault {
                 400 if !code.is_empty() => &OTHER,
                 status => verdicts.by_status(status),
             }),
-        }
-    }
-}
-
-impl Transport {
-    fn case(self) -> &'static str {
-        match self {
-            Self::Connection => "connection",
-            Self::NoCredentials => "no-credentials",
-            Self::CredentialsLater => "credentials-later",
-            Self::ProviderUnreachable => "provider-unreachable",
-            Self::Request => "request",
         }
     }
 }

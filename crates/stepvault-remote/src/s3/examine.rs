@@ -134,7 +134,7 @@ impl Clients {
 /// renews them counts.
 fn source_of(keys: &Keys, clients: &Clients) -> CredentialSource {
     use AwsCredentialFeature as Feature;
-    if clients.given() {
+    if clients.keys.is_some() {
         return CredentialSource::Given;
     }
     let none = Vec::new();

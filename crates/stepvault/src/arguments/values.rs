@@ -1,6 +1,5 @@
 //! Parsers for argument values.
 
-use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -9,11 +8,12 @@ use stepvault_core::Error;
 use stepvault_core::config::{parse_duration, parse_size};
 use stepvault_core::ids::RemoteName;
 use stepvault_core::observe::Tier;
-use stepvault_core::retention::{BestRule, Prefer};
+use stepvault_core::retention::BestRule;
 use stepvault_diagnose::estimate::{Named, parse_count};
 
 /// The tiers that a command operates on.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, strum::Display)]
+#[strum(serialize_all = "lowercase")]
 pub(crate) enum TierChoice {
     /// The local tier and every remote.
     #[default]
@@ -21,8 +21,10 @@ pub(crate) enum TierChoice {
     /// The local tier alone.
     Local,
     /// Every remote.
+    #[strum(serialize = "remote")]
     Remotes,
     /// One remote.
+    #[strum(to_string = "{0}")]
     Remote(RemoteName),
 }
 
@@ -46,17 +48,6 @@ impl FromStr for TierChoice {
             "local" => Ok(Self::Local),
             "remote" => Ok(Self::Remotes),
             name => RemoteName::new(name).map(Self::Remote).map_err(|error| error.to_string()),
-        }
-    }
-}
-
-impl fmt::Display for TierChoice {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::All => out.write_str("all"),
-            Self::Local => out.write_str("local"),
-            Self::Remotes => out.write_str("remote"),
-            Self::Remote(name) => name.fmt(out),
         }
     }
 }
@@ -94,19 +85,14 @@ pub(crate) fn count(text: &str) -> Result<u64, String> {
 
 /// Parses the state that a step must reach: `durable`.
 pub(crate) fn goal(text: &str) -> Result<Goal, String> {
-    let found = Goal::ALL.into_iter().find(|goal| goal.name() == text);
-    found.ok_or_else(|| "give staged, uploaded or durable".to_owned())
+    text.parse().map_err(|_| "give staged, uploaded or durable".to_owned())
 }
 
 /// Parses a rule that keeps the best steps: `eval_loss:2:lowest`.
 pub(crate) fn best_rule(text: &str) -> Result<BestRule, String> {
     // Split from the right: a metric's name may contain colons.
     let mut words = text.rsplitn(3, ':');
-    let prefer = match words.next() {
-        Some("lowest") => Some(Prefer::Lowest),
-        Some("highest") => Some(Prefer::Highest),
-        _ => None,
-    };
+    let prefer = words.next().and_then(|word| word.parse().ok());
     let count = words.next().and_then(|digits| digits.parse().ok());
     let metric = words.next().filter(|metric| !metric.is_empty());
     match (metric, count, prefer) {
@@ -129,6 +115,8 @@ pub(crate) fn named<T: Named>(text: &str) -> Result<T, String> {
 
 #[cfg(test)]
 mod tests {
+    use stepvault_core::retention::Prefer;
+
     use super::*;
 
     #[test]

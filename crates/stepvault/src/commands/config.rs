@@ -80,7 +80,7 @@ pub(crate) fn run(session: &Session, action: &ConfigAction) -> Result<ExitCode> 
     match action {
         ConfigAction::Show => {
             let config = load(&sources)?;
-            session.output.result(&ShowReport { file: path_of(&sources), values: config.explain() })?;
+            session.output.result(&ShowReport { file: path_of(&sources), values: &config.explained })?;
             Ok(ExitCode::Done)
         }
         ConfigAction::Check => {

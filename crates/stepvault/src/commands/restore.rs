@@ -127,7 +127,7 @@ pub(crate) async fn run(session: &Session, mut arguments: RestoreArguments) -> R
     let rank = arguments.turn.rank_process.take();
     let (requested, step_path) = (format!("{arguments:?}"), arguments.step_path());
     let prints_resume = arguments.trainer.print_resume;
-    if prints_resume && session.output.is_json() {
+    if prints_resume && session.output.json {
         return Err(Error::new(ErrorKind::Usage, "cannot combine")
             .on("--print-resume and --json")
             .because("each prints a single result")

@@ -139,7 +139,7 @@ struct RemoteStatus {
 
 /// Runs the command.
 pub(crate) async fn run(session: &Session, arguments: &StatusArguments) -> Result<ExitCode> {
-    if arguments.watch && session.output.is_json() {
+    if arguments.watch && session.output.json {
         return Err(Error::new(ErrorKind::Usage, "cannot use --watch with --json")
             .because("--json prints a single document")
             .hint("run 'stepvault status --json' repeatedly instead"));
@@ -191,11 +191,11 @@ pub(crate) async fn run(session: &Session, arguments: &StatusArguments) -> Resul
             // Move the cursor home and clear the screen.
             let text = document.fitted(width_of(std::io::stdout()));
             session.output.text(&format!("\x1b[H\x1b[2J{}", human::printable(&text)))?;
-        } else if session.output.is_json() || !session.output.is_quiet() {
+        } else if session.output.json || !session.output.quiet {
             session.output.result(&document)?;
         }
         if !arguments.watch {
-            let lacks_agent = session.output.is_quiet() && document.agent.is_none();
+            let lacks_agent = session.output.quiet && document.agent.is_none();
             return Ok(if lacks_agent { ExitCode::Unreachable } else { ExitCode::Done });
         }
         tokio::time::sleep(WATCH_INTERVAL).await;

@@ -228,7 +228,7 @@ impl WaitDocument {
 impl Report for WaitDocument {
     fn human(&self) -> String {
         let progress = &self.progress;
-        let (run, goal) = (&progress.run, self.goal.name());
+        let (run, goal) = (&progress.run, self.goal);
         let step = match progress.id() {
             Some(id) => format!("{id} of '{run}'"),
             None => format!("step {} of '{run}'", progress.step),
@@ -238,14 +238,14 @@ impl Report for WaitDocument {
             (Outcome::Reached, _) => return format!("{step} is {goal}"),
             (Outcome::Failed, _) => format!("{step} will not become {goal} by waiting{reason}"),
             (Outcome::Unknown, _) => format!("no {step} was found{reason}"),
-            (Outcome::Late, Some(reached)) => format!("{step} is {}, not {goal} yet{reason}", reached.name()),
+            (Outcome::Late, Some(reached)) => format!("{step} is {reached}, not {goal} yet{reason}"),
             (Outcome::Late, None) => format!("{step} is not {goal} yet{reason}"),
         }];
         let missing =
             progress.remotes.iter().filter(|remote| remote.reached.is_none_or(|reached| reached < self.goal));
         for remote in missing.filter(|_| progress.attempt.is_some()) {
             let weight = if remote.required { "" } else { " (optional)" };
-            let reached = remote.reached.map_or("missing", Goal::name);
+            let reached = remote.reached.map_or("missing", Into::into);
             let reason = remote.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
             lines.push(format!("  {}{weight}: {reached}{reason}", remote.remote));
         }

@@ -69,9 +69,12 @@ pub(crate) enum Priority {
 /// The destination and format of printed output.
 #[derive(Debug, Clone)]
 pub(crate) struct Output {
-    json: bool,
-    quiet: bool,
-    bars: MultiProgress,
+    /// Whether the result is printed as one JSON document.
+    pub(crate) json: bool,
+    /// Whether progress and warnings are suppressed.
+    pub(crate) quiet: bool,
+    /// The progress bars on stderr; lines are printed above them.
+    pub(crate) bars: MultiProgress,
     is_service: bool,
     node: Arc<OnceLock<NodeName>>,
 }
@@ -94,21 +97,6 @@ impl Output {
             // It is the same node each time.
             let _ = self.node.set(place.node().clone());
         }
-    }
-
-    /// Returns whether the result is printed as one JSON document.
-    pub(crate) fn is_json(&self) -> bool {
-        self.json
-    }
-
-    /// Returns whether progress and warnings are suppressed.
-    pub(crate) fn is_quiet(&self) -> bool {
-        self.quiet
-    }
-
-    /// Returns the progress bars on stderr; lines are printed above them.
-    pub(crate) fn bars(&self) -> &MultiProgress {
-        &self.bars
     }
 
     /// Prints the result of a command.

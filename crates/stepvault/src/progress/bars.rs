@@ -34,7 +34,7 @@ impl Bars {
     pub(super) fn draw(&mut self, tiers: &[TierCounters]) {
         self.drawn.resize_with(tiers.len(), || None);
         for (counters, drawn) in tiers.iter().zip(&mut self.drawn) {
-            let counts = *counters.lock();
+            let counts = *counters.counts.lock();
             if drawn.is_none() && counts.total_bytes == 0 && counts.done_bytes() == 0 {
                 continue;
             }

@@ -1,8 +1,8 @@
 //! Transfer counters of one tier.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use stepvault_core::observe::Tier;
 
 /// Minimum time between two lines about retries on one tier.
@@ -12,17 +12,13 @@ const RETRY_LINE_INTERVAL: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct TierCounters {
     pub(super) tier: Tier,
-    counts: Mutex<Counts>,
+    /// Locked for no longer than it takes to change or to copy them.
+    pub(super) counts: Mutex<Counts>,
 }
 
 impl TierCounters {
     pub(super) fn new(tier: Tier) -> Self {
         Self { tier, counts: Mutex::default() }
-    }
-
-    /// Locks the counts, for no longer than it takes to change or to copy them.
-    pub(super) fn lock(&self) -> MutexGuard<'_, Counts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

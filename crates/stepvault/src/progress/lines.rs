@@ -46,7 +46,7 @@ impl Lines {
         self.last.resize(tiers.len(), none);
         let mut lines = Vec::new();
         for (counters, last) in tiers.iter().zip(&mut self.last) {
-            let counts = *counters.lock();
+            let counts = *counters.counts.lock();
             let sent_bytes = counts.sent_bytes();
             if let Some(began) = counts.began.filter(|_| counts.transfer != last.transfer) {
                 // The counters began anew, and maybe not long ago.
@@ -203,8 +203,8 @@ mod tests {
         let counters = [TierCounters::new(Tier::Local)];
         let mut lines = Lines::new(false);
         lines.began -= Duration::from_hours(1);
-        counters[0].lock().begin(0, 8 << 20);
-        counters[0].lock().moved_bytes = 4 << 20;
+        counters[0].counts.lock().begin(0, 8 << 20);
+        counters[0].counts.lock().moved_bytes = 4 << 20;
         std::thread::sleep(Duration::from_millis(20));
         let line = lines.due(&counters).remove(0);
         assert!(line.starts_with("local: 4.0 MiB of 8.0 MiB, ") && line.contains("MiB/s"), "{line}");
@@ -216,9 +216,9 @@ mod tests {
         let counters = [TierCounters::new(Tier::Local)];
         let mut lines = Lines::new(false);
         assert!(lines.due(&counters).is_empty());
-        counters[0].lock().begin(1, 1);
+        counters[0].counts.lock().begin(1, 1);
         assert_eq!(lines.due(&counters).len(), 1);
-        counters[0].lock().end();
+        counters[0].counts.lock().end();
         assert!(lines.due(&counters).is_empty());
     }
 
@@ -227,10 +227,10 @@ mod tests {
         let counters = [TierCounters::new(Tier::Local)];
         let mut lines = Lines::new(true);
         for transfer in 0..2 {
-            counters[0].lock().begin(1, 1);
+            counters[0].counts.lock().begin(1, 1);
             let told: Vec<u32> = (1..=40).filter(|_| !lines.due(&counters).is_empty()).collect();
             assert_eq!(told, [4, 8, 16, 32], "{transfer}");
-            counters[0].lock().end();
+            counters[0].counts.lock().end();
         }
     }
 

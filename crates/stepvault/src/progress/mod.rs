@@ -7,14 +7,15 @@ mod counters;
 mod lines;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bars::Bars;
 use counters::{Counts, TierCounters};
 use lines::Lines;
+use parking_lot::{Mutex, MutexGuard};
 use stepvault_core::ErrorKind;
 use stepvault_core::ids::StepId;
 use stepvault_core::observe::{Event, Observer, Operation, OperationKind, Tier};
@@ -41,7 +42,7 @@ pub(crate) enum Style {
 impl Style {
     /// Returns the style for an output.
     pub(crate) fn of(output: &Output) -> Self {
-        if output.is_quiet() {
+        if output.quiet {
             Self::Silent
         } else if output::draws_on_terminal() {
             Self::Bars
@@ -52,7 +53,7 @@ impl Style {
 
     /// Returns the style for a service, which prints lines on a terminal too.
     pub(crate) fn of_service(output: &Output) -> Self {
-        if output.is_quiet() { Self::Silent } else { Self::SparseLines }
+        if output.quiet { Self::Silent } else { Self::SparseLines }
     }
 }
 
@@ -114,7 +115,7 @@ impl Progress {
 
     /// Stops the display and removes the bars, before the result is printed.
     pub(crate) fn finish(&self) {
-        let drawing = self.drawing.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let drawing = self.drawing.lock().take();
         if let Some(Drawing { ending, thread }) = drawing {
             drop(ending);
             // A panic of the drawing thread has already been printed and must not end the command.
@@ -132,7 +133,7 @@ impl Drop for Progress {
 impl Watcher {
     fn counts(&self, tier: &Tier) -> Option<MutexGuard<'_, Counts>> {
         let mut tiers = self.tiers.iter();
-        tiers.find(|counters| counters.tier == *tier).map(TierCounters::lock)
+        tiers.find(|counters| counters.tier == *tier).map(|counters| counters.counts.lock())
     }
 
     fn count(&self, tier: &Tier, change: impl FnOnce(&mut Counts)) {
@@ -142,7 +143,7 @@ impl Watcher {
     }
 
     fn draw_until(&self, ended: &Receiver<()>) {
-        let mut bars = Bars::new(self.output.bars());
+        let mut bars = Bars::new(&self.output.bars);
         let mut lines = Lines::new(self.style == Style::SparseLines);
         let interval = if self.style == Style::Bars { BAR_INTERVAL } else { LINE_INTERVAL };
         while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
@@ -164,19 +165,11 @@ impl Watcher {
         }
     }
 
-    fn transfers(&self) -> MutexGuard<'_, BTreeMap<(Tier, StepId), bool>> {
-        self.transfers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Records that a step is durable, if its transfer is under way; returns whether it is.
     fn is_transferring(&self, tier: &Tier, id: StepId) -> bool {
-        let mut transfers = self.transfers();
+        let mut transfers = self.transfers.lock();
         let transfer = transfers.get_mut(&(tier.clone(), id));
         transfer.map(|is_durable| *is_durable = true).is_some()
-    }
-
-    fn repeats(&self) -> MutexGuard<'_, Repeats> {
-        self.repeats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends a transfer that is counted; returns whether its step became durable.
@@ -185,12 +178,12 @@ impl Watcher {
             return false;
         }
         self.count(operation.tier, Counts::end);
-        let ended = self.transfers().remove(&(operation.tier.clone(), operation.id));
+        let ended = self.transfers.lock().remove(&(operation.tier.clone(), operation.id));
         ended.unwrap_or(false)
     }
 
     fn print_start(&self, operation: &Operation<'_>) {
-        if !self.repeats().tells_of_start(operation.tier, operation.id, Instant::now()) {
+        if !self.repeats.lock().tells_of_start(operation.tier, operation.id, Instant::now()) {
             return;
         }
         let text = lines::of_start(operation);
@@ -226,7 +219,7 @@ impl Observer for Watcher {
             Event::Started(operation) => {
                 let Operation { tier, id, .. } = *operation;
                 if operation.kind.is_transfer() {
-                    let was_interrupted = self.transfers().insert((tier.clone(), id), false).is_some();
+                    let was_interrupted = self.transfers.lock().insert((tier.clone(), id), false).is_some();
                     let (files, bytes) = (operation.files, operation.bytes.unwrap_or_default());
                     self.count(tier, |counts| {
                         if was_interrupted {
@@ -239,7 +232,7 @@ impl Observer for Watcher {
             }
             Event::Finished { operation, copied_bytes, seconds } => {
                 if operation.kind != OperationKind::Removal {
-                    self.repeats().succeeded(operation.tier, operation.id);
+                    self.repeats.lock().succeeded(operation.tier, operation.id);
                 }
                 let is_durable = self.end_transfer(operation);
                 self.print(Priority::Info, || lines::of_end(operation, *copied_bytes, *seconds, is_durable));
@@ -247,7 +240,7 @@ impl Observer for Watcher {
             Event::Failed { operation, seconds, error } => {
                 self.end_transfer(operation);
                 let Operation { tier, id, .. } = *operation;
-                if self.repeats().tells_of_failure(tier, id, error.kind(), Instant::now()) {
+                if self.repeats.lock().tells_of_failure(tier, id, error.kind(), Instant::now()) {
                     self.print(Priority::Warning, || lines::of_failure(operation, *seconds, error));
                 }
             }
@@ -327,7 +320,7 @@ mod tests {
             observer.on_event(&Event::BytesInFlight { tier, change_bytes: 4 });
             observer.on_event(&Event::BytesGivenUp { tier, bytes: 4 });
         }
-        assert_eq!(progress.watcher.tiers[0].lock().done_bytes(), 8);
+        assert_eq!(progress.watcher.tiers[0].counts.lock().done_bytes(), 8);
         progress.finish();
         progress.finish();
     }

@@ -11,7 +11,7 @@ fn environment(text: &str, pairs: &[(&str, &str)]) -> Sources {
 /// Returns key, value and source as `config show` prints them.
 fn shown(sources: &Sources, key: &str) -> String {
     let config = load(sources).unwrap_or_else(|error| panic!("{error}"));
-    let entry = config.explain().iter().find(|entry| entry.key == key).unwrap_or_else(|| panic!("{key}"));
+    let entry = config.explained.iter().find(|entry| entry.key == key).unwrap_or_else(|| panic!("{key}"));
     format!("{} from {}", entry.value, entry.source)
 }
 

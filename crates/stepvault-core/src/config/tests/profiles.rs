@@ -47,7 +47,7 @@ fn a_rule_without_a_profile_has_a_pattern() {
 fn what_is_in_force_is_what_is_explained() {
     let value = |text: &str, key: &str| {
         let config = loaded(text);
-        let shown = config.explain().iter().find(|entry| entry.key == key);
+        let shown = config.explained.iter().find(|entry| entry.key == key);
         shown.map(|entry| entry.value.clone())
     };
     let text = "[run.r]\npattern = \"x*\"";

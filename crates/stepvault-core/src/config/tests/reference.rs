@@ -50,7 +50,7 @@ fn every_key_stands_in_the_reference_file_with_its_default() {
     let warned: Vec<&str> = config.warnings.iter().map(|warning| warning.key.as_str()).collect();
     assert_eq!(warned, ["run.\"my-run/checkpoints\".marker"]);
     let shown: BTreeSet<&str> = config
-        .explain()
+        .explained
         .iter()
         .filter(|entry| entry.source != super::super::Source::Default)
         .map(|entry| entry.key.as_str())
@@ -67,7 +67,7 @@ fn every_key_stands_in_the_reference_file_with_its_default() {
 
 fn written(document: &toml::Table, path: &KeyPath) -> toml::Value {
     let mut value = toml::Value::Table(document.clone());
-    for segment in path.segments() {
+    for segment in &path.0 {
         value = value[segment].clone();
     }
     value

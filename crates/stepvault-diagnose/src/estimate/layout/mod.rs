@@ -12,6 +12,8 @@ mod torch_zip;
 
 pub use self::part::Part;
 
+use strum::{IntoStaticStr, VariantArray};
+
 use super::amount::{Named, times, total};
 use super::model::{Model, Payload};
 use super::optimizer::Optimizer;
@@ -20,7 +22,8 @@ use stepvault_core::error::{Error, ErrorKind, Result};
 use stepvault_core::forecast::Taken;
 
 /// The framework format of a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Layout {
     /// One file by `torch.save`, with the weights and the optimizer. If sharded, one such file for each rank.
     Torch,
@@ -43,8 +46,10 @@ pub enum Layout {
     /// Megatron's `torch_dist`.
     Megatron,
     /// `DeepSpeed` with ZeRO stage 1 or 2.
+    #[strum(serialize = "deepspeed")]
     DeepSpeed,
     /// `DeepSpeed` with ZeRO stage 3: the weights are in the optimizer's copy.
+    #[strum(serialize = "deepspeed-zero3")]
     DeepSpeedZero3,
     /// One file for each rank with its FSDP shard of the weights, and one with the optimizer's, as verl writes them.
     FsdpFiles,
@@ -105,22 +110,6 @@ impl Layout {
 
 impl Named for Layout {
     const WHAT: &'static str = "a layout";
-    const NAMES: &'static [(&'static str, Self)] = &[
-        ("torch", Self::Torch),
-        ("torch-legacy", Self::TorchLegacy),
-        ("cycling-utils", Self::CyclingUtils),
-        ("lightning", Self::Lightning),
-        ("safetensors", Self::Safetensors),
-        ("hf-trainer", Self::HfTrainer),
-        ("accelerate", Self::Accelerate),
-        ("dcp", Self::Dcp),
-        ("dcp-hf", Self::DcpHf),
-        ("megatron", Self::Megatron),
-        ("deepspeed", Self::DeepSpeed),
-        ("deepspeed-zero3", Self::DeepSpeedZero3),
-        ("fsdp-files", Self::FsdpFiles),
-        ("orbax", Self::Orbax),
-    ];
 }
 
 /// Records of each step on a remote in addition to its files and part manifests: the claim of its attempt, and the

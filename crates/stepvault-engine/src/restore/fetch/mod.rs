@@ -4,8 +4,9 @@ mod part;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use part::{FetchedPart, FileRestore, fetch_part};
 use stepvault_core::observe::{Event, Tier};
 use stepvault_core::{Error, ErrorKind, Result};
@@ -105,7 +106,7 @@ pub(super) async fn fetch(
     let still_running = || Error::new(ErrorKind::Failed, "a restore's worker is still running");
     let shared = Arc::into_inner(shared).ok_or_else(still_running)?;
     let staging = Arc::into_inner(shared.staging).ok_or_else(still_running)?;
-    let faults = shared.faults.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let faults = shared.faults.into_inner();
     if let Some(faults) = faults {
         // If a retry may complete the step, its staged data is kept for that.
         if faults.unread.is_empty() {
@@ -113,7 +114,7 @@ pub(super) async fn fetch(
         }
         return Ok(Err(faults));
     }
-    let fetched = shared.fetched.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let fetched = shared.fetched.into_inner();
     Ok(Ok((staging, fetched)))
 }
 
@@ -170,7 +171,7 @@ fn jobs(
 }
 
 async fn restore_part(shared: Arc<Shared>, file: Arc<FileRestore>, index: u32) -> Result<()> {
-    let faults = || shared.faults.lock().unwrap_or_else(PoisonError::into_inner);
+    let faults = || shared.faults.lock();
     if faults().is_some() {
         return Ok(());
     }
@@ -186,7 +187,7 @@ async fn restore_part(shared: Arc<Shared>, file: Arc<FileRestore>, index: u32) -
     let observer = &shared.context.observer;
     let first = shared.resolved.first_tier();
     {
-        let mut fetched = shared.fetched.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fetched = shared.fetched.lock();
         if let Some(tier) = from {
             if tier == Tier::Local {
                 observer.on_event(&Event::BytesMoved { tier: &tier, bytes });

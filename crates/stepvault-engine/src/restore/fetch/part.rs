@@ -1,12 +1,13 @@
 //! Fetches one part of one file from the first source that has it valid.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
+use parking_lot::Mutex;
 use stepvault_core::digest::{ContentDigest, ContentHasher};
 use stepvault_core::manifest::FileEntry;
 use stepvault_core::observe::{Event, Tier};
@@ -341,12 +342,12 @@ impl FileRestore {
 
     /// Whether an interrupted restore may have left some of its data.
     pub(super) fn may_be_present(&self) -> bool {
-        self.staging.resumes()
+        self.staging.resumes
     }
 
     /// Returns the staged file, opened once for all parts.
     pub(super) fn open(&self) -> Result<Arc<StagedFile>> {
-        let mut staged = self.staged.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut staged = self.staged.lock();
         if let Some(staged) = staged.as_ref() {
             return Ok(Arc::clone(staged));
         }

@@ -36,7 +36,7 @@ fn try_all(bytes: &[u8]) {
     for keep in [Keep::Values, Keep::Shape] {
         let counted = Counting::new(bytes.to_vec());
         if let Ok(pickle) = read(&counted, 0..bytes.len() as u64, keep) {
-            assert!(pickle.kept_bytes() <= KEPT_BYTES_PER_INPUT_BYTE * bytes.len() as u64);
+            assert!(pickle.kept_bytes <= KEPT_BYTES_PER_INPUT_BYTE * bytes.len() as u64);
         }
         assert!(counted.read_bytes() <= limit_bytes(bytes.len()));
     }

@@ -18,7 +18,7 @@ fn pickle_ends(bytes: &[u8]) -> Vec<usize> {
     for _ in 0..5 {
         let start = *ends.last().unwrap() as u64;
         let pickle = read(&bytes.to_vec(), start..bytes.len() as u64, Keep::Shape).unwrap();
-        ends.push(usize::try_from(pickle.end()).unwrap());
+        ends.push(usize::try_from(pickle.end).unwrap());
     }
     ends
 }
@@ -32,7 +32,7 @@ fn storage_starts(bytes: &[u8]) -> Vec<usize> {
     };
     let (object, keys) = (pickle_at(3), pickle_at(4));
     let mut starts = vec![ends[5]];
-    for key in keys.elements(keys.root()).unwrap() {
+    for key in keys.elements(keys.root).unwrap() {
         let key = keys.text(*key).unwrap();
         let class = object.objects().find_map(|found| {
             let Object::Persistent(id) = found else {

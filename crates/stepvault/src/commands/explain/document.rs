@@ -45,7 +45,7 @@ impl CauseDocument {
     }
 
     fn lines(&self, number: usize, lines: &mut Vec<String>) {
-        let (cause, likelihood) = (self.found.cause, self.found.likelihood.words());
+        let (cause, likelihood) = (self.found.cause, self.found.likelihood);
         lines.push(format!("{number}. {cause}, {likelihood}: {}", self.explanation));
         let evidence = &self.found.evidence;
         lines.extend(evidence.iter().take(MAXIMUM_EVIDENCE_TOLD).map(evidence_line));

@@ -95,7 +95,7 @@ pub(crate) struct RunArguments {
 
 /// Runs the command.
 pub(crate) async fn run(session: &Session, arguments: RunArguments) -> Result<ExitCode> {
-    if session.output.is_json() {
+    if session.output.json {
         return Err(Error::new(ErrorKind::Usage, "cannot use --json with 'run'")
             .because("stdout belongs to the trainer")
             .hint("run 'stepvault status --json' to see the steps and the last starts"));

@@ -134,7 +134,7 @@ async fn look_back(tiers: &Tiers, note: &StartNote) -> BTreeMap<StepId, String> 
 
 /// Prints text on stderr, because stdout belongs to the trainer.
 pub(super) fn tell(session: &Session, text: &str) {
-    if !session.output.is_quiet() {
+    if !session.output.quiet {
         for line in text.lines() {
             session.output.line(line);
         }
