@@ -106,6 +106,15 @@ fn check(table: &mut Section<'_>, remote: &RemoteSettings) {
             table.fault(given, format!("it has no effect without {missing}"), hint);
         }
     }
+    if scheme == Scheme::Gcs && remote.transport == Transport::Xml {
+        for key in ["ca-file", "client-certificate"] {
+            if table.is_given(key) {
+                let why = "Google's own client, which writes the objects, takes none";
+                let hint = "set transport = \"json\", or add the authority to the system's store";
+                table.fault(key, why, hint);
+            }
+        }
+    }
     let aws_kms = |kind: &String| kind.starts_with("aws:kms");
     let has_aws_kms = remote.server_side_encryption.as_ref().is_some_and(aws_kms);
     if scheme == Scheme::S3 && remote.kms_key.is_some() && !has_aws_kms {
