@@ -190,6 +190,13 @@ pub(crate) struct PayloadBody {
 }
 
 impl PayloadBody {
+    /// Returns to the first byte.
+    pub(crate) fn rewind(&mut self) {
+        *self = std::mem::take(&mut self.payload).into_body();
+    }
+}
+
+impl PayloadBody {
     /// Returns the next block; `None` at the end.
     fn poll_block(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
         if self.reading.is_none() {
@@ -265,14 +272,15 @@ mod tests {
         let payload = Payload::from(blocks);
         assert_eq!(payload.size_bytes(), SLICE_BYTES as u64 + 8);
         assert_eq!(payload.blocks().count(), 2);
+        let mut body = payload.into_body();
         for _ in 0..2 {
-            let mut body = payload.clone().into_body();
             assert_eq!(body.size_hint().exact(), Some(SLICE_BYTES as u64 + 8));
             let slices = slices(&mut body);
             let lengths: Vec<usize> = slices.iter().map(Bytes::len).collect();
             assert_eq!(lengths, [SLICE_BYTES, 5, 3]);
             assert_eq!(slices[0].as_ptr(), large.as_ptr());
             assert!(body.is_end_stream());
+            body.rewind();
         }
     }
 
@@ -289,7 +297,7 @@ mod tests {
         slices(&mut body);
         assert_eq!(taken(), 3 * BLOCK_BYTES);
         // A repeated request starts again.
-        body = payload.into_body();
+        body.rewind();
         let mut context = Context::from_waker(Waker::noop());
         let _ = Pin::new(&mut body).poll_frame(&mut context);
         assert_eq!(taken(), SLICE_BYTES);

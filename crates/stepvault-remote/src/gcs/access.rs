@@ -1,8 +1,8 @@
-//! Endpoint and credentials of the store.
+//! Endpoint and credentials of the store, from one source for Google's client and the own requests.
 
 use std::time::Duration;
 
-use google_cloud_auth::credentials::{AccessTokenCredentials, Builder, Credentials};
+use google_cloud_auth::credentials::{AccessTokenCredentials, Builder, Credentials, anonymous};
 use google_cloud_auth::errors::CredentialsError;
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::store_facts::{CredentialSource, Credentials as FoundCredentials};
@@ -68,6 +68,14 @@ impl Access {
         })
     }
 
+    /// Returns the credentials for Google's SDK.
+    pub(super) fn sdk_credentials(&self) -> Credentials {
+        match &self.token {
+            None => anonymous::Builder::new().build(),
+            Some(credentials) => credentials.clone().into(),
+        }
+    }
+
     /// Returns the bearer token for a request; empty for none.
     pub(super) async fn bearer(&self) -> Result<String> {
         let Some(credentials) = &self.token else {
@@ -127,7 +135,7 @@ fn fault_text(error: &(dyn std::error::Error + 'static)) -> String {
 }
 
 /// Returns whether a failure to get a token is transient or means wrong credentials.
-fn kind_of(error: &CredentialsError) -> ErrorKind {
+pub(super) fn kind_of(error: &CredentialsError) -> ErrorKind {
     if error.is_transient() { ErrorKind::Unreachable } else { ErrorKind::Denied }
 }
 

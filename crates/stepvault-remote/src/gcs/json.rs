@@ -1,7 +1,6 @@
 //! Requests of the JSON API for objects: writes, metadata, listings, reads, deletions, compositions.
 //!
-//! Google's SDK writes whole objects too. It is not used: it states no length and no type for the bytes, which some servers
-//! require.
+//! Writes do not go through Google's SDK: it states no length and no type for the bytes, which some servers require.
 
 use std::ops::Range;
 

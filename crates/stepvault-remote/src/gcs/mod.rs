@@ -1,32 +1,37 @@
 //! `gs://bucket/prefix`: Google Cloud Storage.
 //!
-//! Objects are read, listed, deleted and copied by the JSON API, and whole ones are written by it: create-only by
-//! generation 0, with a CRC-32C that the store checks and that is compared with its answer. Large files are sent as XML
-//! multipart uploads: parts in parallel and across restarts, each checked on arrival, and the finished object's CRC-32C
-//! compared with the file's. Completion supports no preconditions: the key is checked before it, and of two simultaneous
-//! completions the later one wins. Data keys are unique to an attempt, so this can only happen between two writers of the
-//! same bytes.
+//! Objects are read, listed, deleted and copied by the JSON API. Whole ones are written through Google's SDK, create-only
+//! by generation 0, with a CRC-32C that the store checks and that is compared with its answer. Large files are sent as
+//! XML multipart uploads: parts in parallel and across restarts, each checked on arrival, and the finished object's
+//! CRC-32C compared with the file's. Completion supports no preconditions: the key is checked before it, and of two
+//! simultaneous completions the later one wins. Data keys are unique to an attempt, so this can only happen between two
+//! writers of the same bytes.
 //!
-//! With `transport = "json"` the parts of a large file are temporary objects, which are composed create-only to one object.
+//! With `transport = "json"` everything goes through the JSON API: the parts of a file are temporary objects, which are
+//! composed create-only to one object.
 //!
 //! Incomplete uploads cost storage until they are aborted. They are listed and removed by `gc`; a lifecycle rule
 //! `AbortIncompleteMultipartUpload` on the bucket does the same for nodes that never come back.
 
 mod access;
 mod api;
-mod copy;
 mod json;
 mod multipart;
 mod resource;
 mod temporary;
+mod write;
 mod xml;
 
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
+use google_cloud_gax::retry_policy::NeverRetry;
+use google_cloud_storage::client::Storage;
+use google_cloud_storage::read_resume_policy::NeverResume;
 use http::Method;
 use serde::Deserialize;
 use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
@@ -58,21 +63,65 @@ pub(crate) async fn connect(settings: &RemoteSettings) -> Result<Examined> {
     check_scheme(settings, Scheme::Gcs)?;
     refuse_options(settings)?;
     let api = Api::new(settings).await?;
-    Ok(Examined::of(GcsStore { api, transport: settings.transport }))
+    let writes = match settings.transport {
+        Transport::Json => Writes::Json,
+        Transport::Xml => Writes::Xml(Box::new(google_client(settings, &api).await?)),
+    };
+    Ok(Examined::of(GcsStore { api, writes }))
+}
+
+async fn google_client(settings: &RemoteSettings, api: &Api) -> Result<Storage> {
+    let client = Storage::builder()
+        .with_endpoint(&api.access().endpoint)
+        .with_credentials(api.access().sdk_credentials())
+        .with_retry_policy(NeverRetry)
+        .with_read_resume_policy(NeverResume)
+        .build();
+    client.await.map_err(|error| {
+        Error::new(ErrorKind::Failed, "cannot open the remote").on(&settings.url).caused_by(error)
+    })
 }
 
 /// A prefix of a bucket.
-#[derive(Debug)]
 struct GcsStore {
     api: Api,
-    transport: Transport,
+    writes: Writes,
+}
+
+impl fmt::Debug for GcsStore {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("GcsStore").field("url", &self.api.url).finish_non_exhaustive()
+    }
+}
+
+/// How objects are written, and large files sent in parts.
+enum Writes {
+    /// Whole objects by Google's own client, large files by XML multipart uploads.
+    Xml(Box<Storage>),
+    /// Everything by the JSON API: the parts of a large file are temporary objects.
+    Json,
 }
 
 impl GcsStore {
+    async fn write(
+        &self,
+        what: &str,
+        key: &str,
+        body: Payload,
+        digest: &PartDigest,
+        only_if_free: bool,
+    ) -> Result<Option<ObjectHead>> {
+        let api = &self.api;
+        match &self.writes {
+            Writes::Xml(storage) => write::write(storage, api, what, key, body, digest, only_if_free).await,
+            Writes::Json => api.insert(what, key, body, digest, only_if_free).await,
+        }
+    }
+
     async fn listed(&self, prefix: &str, most_pages: usize) -> Result<Listed> {
-        match self.transport {
-            Transport::Xml => multipart::listed(&self.api, prefix, most_pages).await,
-            Transport::Json => temporary::listed(&self.api, prefix, most_pages).await,
+        match self.writes {
+            Writes::Xml(_) => multipart::listed(&self.api, prefix, most_pages).await,
+            Writes::Json => temporary::listed(&self.api, prefix, most_pages).await,
         }
     }
 }
@@ -87,7 +136,7 @@ impl RemoteStore for GcsStore {
         StoreCapabilities {
             checks_checksums: true,
             creates_atomically: true,
-            multipart_is_create_only: self.transport == Transport::Json,
+            multipart_is_create_only: matches!(self.writes, Writes::Json),
             streams_bodies: true,
             lists_pending_uploads: true,
             copies: true,
@@ -96,19 +145,19 @@ impl RemoteStore for GcsStore {
     }
 
     async fn create(&self, key: &str, body: Payload, digest: &PartDigest) -> Result<Created> {
-        let written = self.api.insert("cannot write the object", key, body, digest, true);
+        let written = self.write("cannot write the object", key, body, digest, true);
         Ok(written.await?.map_or(Created::Exists, Created::Written))
     }
 
     async fn replace(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<()> {
-        let written = self.api.insert("cannot replace the object", key, body.into(), digest, false);
+        let written = self.write("cannot replace the object", key, body.into(), digest, false);
         written.await.map(drop)
     }
 
     async fn start_upload(&self, key: &str, _size_bytes: u64, _algorithm: DigestAlgorithm) -> Result<String> {
-        match self.transport {
-            Transport::Xml => multipart::start(&self.api, key).await,
-            Transport::Json => temporary::start(&self.api, key).await,
+        match self.writes {
+            Writes::Xml(_) => multipart::start(&self.api, key).await,
+            Writes::Json => temporary::start(&self.api, key).await,
         }
     }
 
@@ -120,9 +169,9 @@ impl RemoteStore for GcsStore {
         body: Payload,
         digest: &PartDigest,
     ) -> Result<PartReceipt> {
-        match self.transport {
-            Transport::Xml => multipart::send_part(&self.api, key, upload, index, body, digest).await,
-            Transport::Json => temporary::send_part(&self.api, key, upload, index, body, digest).await,
+        match self.writes {
+            Writes::Xml(_) => multipart::send_part(&self.api, key, upload, index, body, digest).await,
+            Writes::Json => temporary::send_part(&self.api, key, upload, index, body, digest).await,
         }
     }
 
@@ -133,16 +182,16 @@ impl RemoteStore for GcsStore {
         parts: &[PartReceipt],
         digest: &FileDigest,
     ) -> Result<Created> {
-        match self.transport {
-            Transport::Xml => multipart::complete(&self.api, key, upload, parts, digest).await,
-            Transport::Json => temporary::complete(&self.api, key, upload, parts, digest).await,
+        match self.writes {
+            Writes::Xml(_) => multipart::complete(&self.api, key, upload, parts, digest).await,
+            Writes::Json => temporary::complete(&self.api, key, upload, parts, digest).await,
         }
     }
 
     async fn abort_upload(&self, key: &str, upload: &str) -> Result<()> {
-        match self.transport {
-            Transport::Xml => multipart::abort(&self.api, key, upload).await,
-            Transport::Json => temporary::abort(&self.api, key, upload).await,
+        match self.writes {
+            Writes::Xml(_) => multipart::abort(&self.api, key, upload).await,
+            Writes::Json => temporary::abort(&self.api, key, upload).await,
         }
     }
 
@@ -191,9 +240,9 @@ impl Examiner for GcsStore {
     }
 
     async fn uploaded_bytes(&self, upload: &PendingUpload) -> Result<Option<LeftBytes>> {
-        match self.transport {
-            Transport::Xml => multipart::uploaded_bytes(&self.api, upload).await,
-            Transport::Json => temporary::uploaded_bytes(&self.api, upload).await,
+        match self.writes {
+            Writes::Xml(_) => multipart::uploaded_bytes(&self.api, upload).await,
+            Writes::Json => temporary::uploaded_bytes(&self.api, upload).await,
         }
     }
 }

@@ -12,6 +12,7 @@ use http_body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
 
+use crate::payload::PayloadBody;
 use crate::pieces::{ArrivalRate, TooSlow};
 
 /// Maximum number of bytes of an error document that are read.
@@ -99,6 +100,15 @@ pub(crate) fn lend<B>(body: B) -> (LentBody<B>, TakeBack<B>) {
 impl<B> Drop for TakeBack<B> {
     fn drop(&mut self) {
         self.0.lock().take();
+    }
+}
+
+impl LentBody<PayloadBody> {
+    /// Returns to the first byte.
+    pub(crate) fn rewind(&self) {
+        if let Some(body) = self.0.lock().as_mut() {
+            body.rewind();
+        }
     }
 }
 
