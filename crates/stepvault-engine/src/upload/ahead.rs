@@ -100,10 +100,13 @@ impl ShownCopy {
     /// Shows a file of which more was copied.
     pub fn copied(&self, copy: &CopiedFile) {
         let is_first = self.files.borrow().is_empty();
-        self.files.send_modify(|files| match files.last_mut() {
-            Some(last) if last.place == copy.place => last.copied_bytes = copy.copied_bytes,
-            _ if files.len() < MAX_FILES => files.push(copy.clone()),
-            _ => {}
+        self.files.send_modify(|files| {
+            let has_room = files.len() < MAX_FILES;
+            match files.last_mut() {
+                Some(last) if last.place == copy.place => last.copied_bytes = copy.copied_bytes,
+                _ if has_room => files.push(copy.clone()),
+                _ => {}
+            }
         });
         if is_first {
             let (identity, files) = (Arc::clone(&self.identity), self.files.subscribe());

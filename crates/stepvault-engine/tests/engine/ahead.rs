@@ -82,6 +82,13 @@ fn start() -> Arc<StrictS3> {
     Arc::new(StrictS3::start())
 }
 
+/// Counts the requests that sent a part of the step; the probe sends parts as well.
+fn parts_sent(server: &StrictS3) -> usize {
+    let requests = server.faults().requests().into_iter();
+    let of_step = requests.filter(|request| request.method == "PUT" && request.path.contains("000000000100"));
+    of_step.filter(|request| request.path.contains("partNumber")).count()
+}
+
 fn moved(rig: &Rig) -> u64 {
     *rig.recorder.moved.lock().unwrap()
 }
@@ -166,8 +173,8 @@ async fn parts_are_on_the_store_before_the_seal_and_are_sent_once() {
     ahead.hand_over().await.unwrap();
     assert_eq!(keys_of_step(&server), Vec::<String>::new(), "the upload makes it visible");
     assert_eq!(session.upload(&sealed).await.unwrap(), Uploaded::Durable);
-    assert_eq!(asked(server.faults(), "PUT", "partNumber"), PARTS);
-    assert_eq!(asked(server.faults(), "POST", "uploads"), 2);
+    assert_eq!(parts_sent(&server), PARTS);
+    assert_eq!(asked(server.faults(), "POST", "bin?uploads"), 2);
     assert_eq!(asked(server.faults(), "PUT", "small.json"), 1);
     let data: u64 = FILES.iter().map(|(_, size)| *size as u64).sum();
     assert_eq!(moved(&rig), data);
@@ -287,7 +294,7 @@ async fn a_process_that_is_killed_after_the_seal_resumes_from_what_its_journal_h
         let session = rig.upload_session().await;
         assert_eq!(session.upload(&sealed).await.unwrap(), Uploaded::Durable);
         let again = if is_handed_over { 0 } else { PARTS };
-        assert_eq!(asked(server.faults(), "PUT", "partNumber"), again);
+        assert_eq!(parts_sent(&server), again);
         rig.assert_restores(100, &written).await;
     }
 }
@@ -353,7 +360,7 @@ async fn two_remotes_get_each_part_once_and_only_what_was_sealed() {
         assert_eq!(session.upload(&sealed).await.unwrap(), Uploaded::Durable);
     }
     for server in [&first, &second] {
-        assert_eq!(asked(server.faults(), "PUT", "partNumber"), PARTS);
+        assert_eq!(parts_sent(server), PARTS);
     }
 }
 
@@ -438,7 +445,7 @@ async fn nodes_that_share_a_directory_send_their_own_files_ahead() {
     // The larger file is the first node's.
     assert!(server.pending_uploads().iter().all(|upload| upload.key.ends_with("two.bin")));
     assert!(matches!(session.upload(&sealed).await.unwrap(), Uploaded::Incomplete { .. }));
-    assert_eq!(asked(server.faults(), "PUT", "partNumber"), 2);
+    assert_eq!(parts_sent(&server), 2);
     assert_eq!(asked(server.faults(), "PUT", "big.bin"), 0);
 }
 
@@ -448,9 +455,10 @@ async fn a_step_that_is_linked_is_sealed_before_anything_is_sent() {
     let rig = Rig::with_s3(&server).await;
     let source = rig.write_step(100, FILES, 1, 1_000);
     let request = rig.request(&source);
-    let mut shown = request.shown_in.subscribe();
+    let shown_in = request.shown_in.clone();
+    let shown = shown_in.subscribe();
     identify_and_seal(&rig.vault, &rig.remotes, request, &rig.observer).await.unwrap();
     let sealed = rig.vault.step(&run_name(), id(1, 100)).unwrap().unwrap();
     assert!(sealed.record().files.iter().all(|file| file.method != SnapshotMethod::Copy));
-    assert!(!shown.has_changed().unwrap() && shown.borrow_and_update().is_none());
+    assert!(!shown.has_changed().unwrap() && shown.borrow().is_none());
 }

@@ -51,13 +51,14 @@ async fn a_file_whose_parts_had_all_arrived_is_completed_without_sending_one_aga
     let server = StrictS3::start();
     let rig = Rig::with_patient_s3(&server, 30).await;
     let source = rig.write_step(100, &FILES[..1], 1, 1_000);
-    server.faults().inject("POST", "uploadId", u64::MAX, FaultAction::Hang);
-    cut_when(server.faults(), rig.push(&source), || asked(server.faults(), "POST", "uploadId") > 0).await;
+    server.faults().inject("POST", "big.bin?uploadId", u64::MAX, FaultAction::Hang);
+    let completing = || asked(server.faults(), "POST", "big.bin?uploadId") > 0;
+    cut_when(server.faults(), rig.push(&source), completing).await;
     server.faults().clear();
     server.faults().clear_requests();
     rig.push_durably(&source).await;
-    assert_eq!(asked(server.faults(), "PUT", "partNumber"), 0);
-    assert_eq!(asked(server.faults(), "POST", "uploadId"), 1);
+    assert_eq!(asked(server.faults(), "PUT", "big.bin"), 0);
+    assert_eq!(asked(server.faults(), "POST", "big.bin?uploadId"), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
