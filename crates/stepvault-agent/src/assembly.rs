@@ -70,6 +70,8 @@ impl Tasks {
                 runs: uploads,
                 wake: Arc::clone(wake),
                 uploaded,
+                copy: shared.signals.copy.subscribe(),
+                ahead: None,
                 next_run: 0,
                 is_draining: false,
             });

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use stepvault_core::timestamp::Timestamp;
 use stepvault_engine::cpu_share::CpuShare;
+use stepvault_engine::upload::CopyInProgress;
 use stepvault_local::vault::Vault;
 use tokio::sync::{Mutex, Notify, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock, watch};
 use tokio_util::sync::CancellationToken;
@@ -60,6 +61,8 @@ pub(crate) struct Signals {
     missing_bytes: AtomicU64,
     /// Wakes the task that determines attempts.
     pub(crate) attempts: Notify,
+    /// The step that is being copied into the vault, for the upload workers.
+    pub(crate) copy: CopyInProgress,
     /// Set when nothing more will be sealed.
     pub(crate) all_sealed: CancellationToken,
     /// Set when the attempts of all sealed steps are determined, or will not be by this service.

@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
+use stepvault_core::file_parts::MINIMUM_PART_SIZE_BYTES;
 
 /// Smaller differences between size and allocation are ignored: file systems round, and store the end of a small file
 /// elsewhere.
@@ -52,9 +53,44 @@ pub(crate) fn hole_bytes(file: &File, size_bytes: u64) -> rustix::io::Result<u64
     Ok(size_bytes.saturating_sub(written_bytes))
 }
 
-/// Copies the data ranges of `source` into the empty file `target`, which gets the same holes and length. Returns the
-/// number of bytes that the source had; it differs from `size_bytes` when the source was truncated meanwhile.
-pub(crate) fn copy_around_holes(source: &File, target: &File, size_bytes: u64) -> io::Result<u64> {
+/// Copies `source` to the empty file `target` up to its end, and reports the bytes that `target` has so far. Returns their
+/// number.
+pub(crate) fn copy_all(source: &File, target: &File, copied: &mut dyn FnMut(u64)) -> io::Result<u64> {
+    copy_piece(source, target, 0..u64::MAX, copied)
+}
+
+/// Copies a range, from the positions of both files on; returns where it ended, which is earlier at the end of the source.
+fn copy_piece(
+    source: &File,
+    target: &File,
+    range: Range<u64>,
+    copied: &mut dyn FnMut(u64),
+) -> io::Result<u64> {
+    let (reader, mut writer) = (source, target);
+    let mut position = range.start;
+    while position < range.end {
+        // Up to the next border of a file part, whatever the size of the file's parts is.
+        let border = (position / MINIMUM_PART_SIZE_BYTES + 1) * MINIMUM_PART_SIZE_BYTES;
+        let wanted = border.min(range.end) - position;
+        let moved = io::copy(&mut reader.take(wanted), &mut writer)?;
+        position += moved;
+        copied(position);
+        if moved < wanted {
+            break;
+        }
+    }
+    Ok(position)
+}
+
+/// Copies the data ranges of `source` into the empty file `target`, which gets the same holes and length, and reports the
+/// bytes that `target` has so far. Returns the number of bytes that the source had; it differs from `size_bytes` when the
+/// source was truncated meanwhile.
+pub(crate) fn copy_around_holes(
+    source: &File,
+    target: &File,
+    size_bytes: u64,
+    copied: &mut dyn FnMut(u64),
+) -> io::Result<u64> {
     let mut position = 0;
     while position < size_bytes {
         let Some(piece) = next_data(source, position, size_bytes)? else {
@@ -62,13 +98,10 @@ pub(crate) fn copy_around_holes(source: &File, target: &File, size_bytes: u64) -
         };
         rustix::fs::seek(source, SeekFrom::Start(piece.start))?;
         rustix::fs::seek(target, SeekFrom::Start(piece.start))?;
-        let length = piece.end - piece.start;
-        let (reader, mut writer) = (source, target);
-        let copied = io::copy(&mut reader.take(length), &mut writer)?;
-        if copied != length {
-            return Ok(piece.start + copied);
+        position = copy_piece(source, target, piece.clone(), copied)?;
+        if position != piece.end {
+            return Ok(position);
         }
-        position = piece.end;
     }
     target.set_len(size_bytes)?;
     Ok(source.metadata()?.len())
@@ -147,7 +180,7 @@ mod tests {
         // As exact as the file system's own blocks.
         assert!(((900 << 10)..(1 << 20)).contains(&holes), "{holes}");
         let target = tempfile::tempfile().unwrap();
-        assert_eq!(copy_around_holes(&source, &target, 1 << 20).unwrap(), 1 << 20);
+        assert_eq!(copy_around_holes(&source, &target, 1 << 20, &mut |_| ()).unwrap(), 1 << 20);
         let mut copied = vec![1; 1 << 20];
         target.read_exact_at(&mut copied, 0).unwrap();
         assert!(copied == bytes);
@@ -164,7 +197,7 @@ mod tests {
                 source.write_all_at(content, 0).unwrap();
             }
             let target = tempfile::tempfile().unwrap();
-            assert_eq!(copy_around_holes(&source, &target, length).unwrap(), length);
+            assert_eq!(copy_around_holes(&source, &target, length, &mut |_| ()).unwrap(), length);
             assert_eq!(target.metadata().unwrap().len(), length);
             let holes = hole_bytes(&source, length).unwrap();
             assert_eq!(holes, if content.is_none() { length } else { 0 });
@@ -176,7 +209,7 @@ mod tests {
         let (source, _) = sparse();
         source.set_len(1 << 19).unwrap();
         let target = tempfile::tempfile().unwrap();
-        assert_eq!(copy_around_holes(&source, &target, 1 << 20).unwrap(), 1 << 19);
+        assert_eq!(copy_around_holes(&source, &target, 1 << 20, &mut |_| ()).unwrap(), 1 << 19);
     }
 
     #[test]

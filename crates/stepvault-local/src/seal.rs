@@ -24,6 +24,8 @@ use crate::tree::{self, Checkpoint, Tree, TreeFile, source_changed};
 use crate::vault::Vault;
 use crate::{errors, holes, notes, remove};
 
+pub use crate::snapshot::{CopiedFile, OnCopied};
+
 /// Longer than one tick of the clock that kernels use for file times.
 const TICK: Duration = Duration::from_millis(20);
 
@@ -68,6 +70,14 @@ pub struct Sealed {
 /// `Conflict` when the step is already sealed; `SourceChanged` when a file changed, disappeared or was added during
 /// sealing. On any error nothing is left behind and no other step is touched.
 pub fn seal(vault: &Vault, request: &SealRequest) -> Result<Sealed> {
+    seal_reporting(vault, request, &mut |_| ())
+}
+
+/// Like [`seal`], and reports the large files that have to be copied while they are copied.
+///
+/// # Errors
+/// As for [`seal`].
+pub fn seal_reporting(vault: &Vault, request: &SealRequest, on_copied: OnCopied<'_>) -> Result<Sealed> {
     let checkpoint = &request.checkpoint;
     check_step_name(&checkpoint.name)?;
     let destination = vault.step_directory(&request.run, request.id);
@@ -91,7 +101,7 @@ pub fn seal(vault: &Vault, request: &SealRequest) -> Result<Sealed> {
     let_the_clock_tick(&staging.path, &tree)?;
 
     let Taken { files: mut snapshotted, data, home } =
-        take(checkpoint, &tree, &staging.path, completes.is_none())?;
+        take(checkpoint, &tree, &staging.path, completes.is_none(), on_copied)?;
     if let (Some(missing), Some(from)) = (&missing, completes) {
         let from = from.data_root();
         let mut snapshot = Snapshot::new(&from, &data, LinkPolicy::Auto, missing)?;
@@ -197,9 +207,15 @@ struct Taken {
 
 /// Takes a snapshot of every entry into `data` below `staging`. Files that may stay in their place do so where they would
 /// have to be copied.
-fn take(checkpoint: &Checkpoint, tree: &Tree, staging: &Path, may_stay: bool) -> Result<Taken> {
+fn take(
+    checkpoint: &Checkpoint,
+    tree: &Tree,
+    staging: &Path,
+    may_stay: bool,
+    on_copied: OnCopied<'_>,
+) -> Result<Taken> {
     let home = home_of(checkpoint, tree.shape).filter(|_| may_stay);
-    match (snapshot_all(checkpoint, tree, staging, home.is_none()), home) {
+    match (snapshot_all(checkpoint, tree, staging, home.is_none(), on_copied), home) {
         (Err(error), Some(home)) if error.kind() == ErrorKind::Usage => {
             remove::tree(&staging.join(DATA))?;
             let files = take_in_place(&home, tree)?;
@@ -220,7 +236,13 @@ fn home_of(checkpoint: &Checkpoint, shape: Shape) -> Option<PathBuf> {
     }
 }
 
-fn snapshot_all(checkpoint: &Checkpoint, tree: &Tree, staging: &Path, may_copy: bool) -> Result<Taken> {
+fn snapshot_all(
+    checkpoint: &Checkpoint,
+    tree: &Tree,
+    staging: &Path,
+    may_copy: bool,
+    on_copied: OnCopied<'_>,
+) -> Result<Taken> {
     let root = staging.join(DATA);
     durable::create_directories_below(staging, &root)?;
     // A single file has the step's name in the data directory, whatever its name was before.
@@ -228,7 +250,7 @@ fn snapshot_all(checkpoint: &Checkpoint, tree: &Tree, staging: &Path, may_copy: 
         Shape::Directory => (checkpoint.source.as_path(), None),
         Shape::File => (parent_of(&checkpoint.source), Some(RelativePath::new(checkpoint.name.as_str())?)),
     };
-    let mut snapshot = Snapshot::new(source, &root, checkpoint.links, tree)?;
+    let mut snapshot = Snapshot::new(source, &root, checkpoint.links, tree)?.reporting_to(on_copied);
     if !may_copy {
         snapshot = snapshot.without_copies();
     }

@@ -3,21 +3,36 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
+use stepvault_core::file_parts::MINIMUM_PART_SIZE_BYTES;
 use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::beneath::{Beneath, Facts, name_of, times};
 use crate::errors::{self, IoAt as _};
 use crate::holes;
-use crate::seal_record::SnapshotMethod;
+use crate::seal_record::{SealedFile, SnapshotMethod};
 use crate::tree::{Tree, TreeFile, source_changed};
 use stepvault_core::config::LinkPolicy;
 
 pub(crate) const WHAT: &str = "cannot seal the step";
+
+/// A file of several file parts that is being copied into the vault. Nothing of it is sealed yet, and the seal may fail.
+#[derive(Debug, Clone)]
+pub struct CopiedFile {
+    /// Where the copy is until the seal ends.
+    pub place: PathBuf,
+    /// The copy as a seal record will describe it, but for its holes.
+    pub file: SealedFile,
+    /// What can be read of it from its beginning. All of it has its mode and its time as well.
+    pub copied_bytes: u64,
+}
+
+/// Is told of each file that is being copied, whenever a part of it was.
+pub type OnCopied<'a> = &'a mut dyn FnMut(&CopiedFile);
 
 /// Takes snapshots of the files of one checkpoint, remembering what the filesystems support.
 pub(crate) struct Snapshot<'a> {
@@ -33,6 +48,7 @@ pub(crate) struct Snapshot<'a> {
     /// Whether files that no reflink can stand for are copied on every filesystem.
     is_always_copied: bool,
     parents: Option<Parents>,
+    on_copied: Option<OnCopied<'a>>,
 }
 
 /// Facts about a file in the vault.
@@ -77,12 +93,19 @@ impl<'a> Snapshot<'a> {
             space_checked: false,
             is_always_copied: policy != LinkPolicy::Auto,
             parents: None,
+            on_copied: None,
         })
     }
 
     /// Makes it fail for a file that would have to be copied.
     pub(crate) fn without_copies(mut self) -> Self {
         self.methods.copy = false;
+        self
+    }
+
+    /// Makes it report what it copies.
+    pub(crate) fn reporting_to(mut self, on_copied: OnCopied<'a>) -> Self {
+        self.on_copied = Some(on_copied);
         self
     }
 
@@ -130,7 +153,7 @@ impl<'a> Snapshot<'a> {
             Some(parents) if parents.path == parent => parents,
             _ => self.open_parents(&file.path, path, parent)?,
         };
-        let method = self.take_into(file, name_of(path), &parents)?;
+        let method = self.take_into(file, path, &parents)?;
         let hole_bytes = hole_bytes(parents.source.as_fd(), file, &self.source_path.join(&file.path))?;
         self.parents = Some(parents);
         self.remaining_bytes = self.remaining_bytes.saturating_sub(room_bytes(file));
@@ -146,8 +169,13 @@ impl<'a> Snapshot<'a> {
         })
     }
 
-    fn take_into(&mut self, file: &TreeFile, name: &str, parents: &Parents) -> Result<SnapshotMethod> {
-        let place = self.source_path.join(&file.path);
+    fn take_into(
+        &mut self,
+        file: &TreeFile,
+        path: &RelativePath,
+        parents: &Parents,
+    ) -> Result<SnapshotMethod> {
+        let (place, name) = (self.source_path.join(&file.path), name_of(path));
         if self.methods.reflink {
             let source = open_source(parents.source.as_fd(), file, &place)?;
             let target = create_target(parents.target.as_fd(), name, &place)?;
@@ -158,7 +186,7 @@ impl<'a> Snapshot<'a> {
                 Err(_) => self.methods.reflink = false,
             }
             if !self.methods.hard_link {
-                return self.copy(&source, &target, file, &place);
+                return self.copy(&source, &target, file, path, &place);
             }
             rustix::fs::unlinkat(&parents.target, name, AtFlags::empty()).at(WHAT, &place)?;
         }
@@ -181,7 +209,7 @@ impl<'a> Snapshot<'a> {
         }
         let source = open_source(parents.source.as_fd(), file, &place)?;
         let target = create_target(parents.target.as_fd(), name, &place)?;
-        self.copy(&source, &target, file, &place)
+        self.copy(&source, &target, file, path, &place)
     }
 
     fn copy(
@@ -189,6 +217,7 @@ impl<'a> Snapshot<'a> {
         source: &File,
         target: &File,
         file: &TreeFile,
+        path: &RelativePath,
         place: &Path,
     ) -> Result<SnapshotMethod> {
         if !self.methods.copy {
@@ -198,11 +227,26 @@ impl<'a> Snapshot<'a> {
         if !self.space_checked {
             self.check_space(target, place)?;
         }
-        let (mut reader, mut writer) = (source, target);
+        let mut unfinished = (file.size_bytes > MINIMUM_PART_SIZE_BYTES)
+            .then(|| CopiedFile::new(target, file, path, self.target_path.join(path)))
+            .transpose()
+            .at(WHAT, place)?;
+        let mut report = |copied_bytes| {
+            if let (Some(copy), Some(on_copied)) = (&mut unfinished, &mut self.on_copied) {
+                copy.copied_bytes = copied_bytes;
+                on_copied(copy);
+            }
+        };
+        // The end of the file is reported when it has its mode and its time.
+        let mut on_part = |copied_bytes| {
+            if copied_bytes < file.size_bytes {
+                report(copied_bytes);
+            }
+        };
         let copied = if holes::may_have_holes(file.size_bytes, file.allocated_bytes) {
-            holes::copy_around_holes(source, target, file.size_bytes)
+            holes::copy_around_holes(source, target, file.size_bytes, &mut on_part)
         } else {
-            std::io::copy(&mut reader, &mut writer)
+            holes::copy_all(source, target, &mut on_part)
         };
         let copied = copied.at(WHAT, place)?;
         if copied != file.size_bytes {
@@ -210,6 +254,7 @@ impl<'a> Snapshot<'a> {
             return Err(source_changed(WHAT, place, &change));
         }
         finish_target(target, file, place)?;
+        report(copied);
         Ok(SnapshotMethod::Copy)
     }
 
@@ -232,6 +277,26 @@ impl<'a> Snapshot<'a> {
         Err(Error::at(ErrorKind::NoSpace, WHAT, self.source_path)
             .because(format!("a copy takes {} more bytes, but {free_bytes} are free", self.remaining_bytes))
             .hint(self.no_space_hint()))
+    }
+}
+
+impl CopiedFile {
+    fn new(target: &File, file: &TreeFile, path: &RelativePath, place: PathBuf) -> rustix::io::Result<Self> {
+        let file = SealedFile {
+            path: path.clone(),
+            size_bytes: file.size_bytes,
+            mode: file.mode,
+            mtime: file.mtime,
+            method: SnapshotMethod::Copy,
+            inode: Facts::from(rustix::fs::fstat(target)?).inode,
+            hole_bytes: 0,
+        };
+        Ok(Self { place, file, copied_bytes: 0 })
+    }
+
+    /// Whether this is what was sealed as `file`.
+    pub fn is_sealed_as(&self, file: &SealedFile) -> bool {
+        self.file == SealedFile { hole_bytes: 0, ..file.clone() }
     }
 }
 

@@ -13,6 +13,7 @@ use crate::beneath::Facts;
 use crate::durable;
 use crate::errors::{self, IoAt as _};
 use crate::seal_record::SealedFile;
+use crate::snapshot::CopiedFile;
 
 const WHAT: &str = "cannot read the sealed file";
 
@@ -33,6 +34,25 @@ impl SourceFile {
         let source = Self { file: open(path)?, path: path.to_path_buf(), expected: expected.clone() };
         source.check_unchanged()?;
         Ok(source)
+    }
+
+    /// Opens a copy of which only the first bytes may be written. [`check_unchanged`](Self::check_unchanged) holds for
+    /// it when all of it is.
+    ///
+    /// # Errors
+    /// `SourceChanged` when another file is at its place, or none.
+    pub fn open_unfinished(copy: &CopiedFile) -> Result<Self> {
+        let (path, expected) = (copy.place.clone(), copy.file.clone());
+        let source = Self { file: open(&path)?, path, expected };
+        if source.facts()?.inode != source.expected.inode {
+            return Err(changed(&source.path, "it is not the file that is being sealed"));
+        }
+        Ok(source)
+    }
+
+    fn facts(&self) -> Result<Facts> {
+        let stat = durable::with_retries(|| Ok(rustix::fs::fstat(&self.file)?)).at(WHAT, &self.path)?;
+        Ok(Facts::from(stat))
     }
 
     /// Fills `buffer` from `offset`.
@@ -65,8 +85,7 @@ impl SourceFile {
 
     /// Checks again after the last byte that the file is still the one that was sealed.
     pub fn check_unchanged(&self) -> Result<()> {
-        let stat = durable::with_retries(|| Ok(rustix::fs::fstat(&self.file)?)).at(WHAT, &self.path)?;
-        let facts = Facts::from(stat);
+        let facts = self.facts()?;
         if facts.kind != FileType::RegularFile {
             return Err(changed(&self.path, "something else is at that path now"));
         }

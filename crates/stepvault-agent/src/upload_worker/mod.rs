@@ -1,5 +1,6 @@
 //! Upload worker for one remote: uploads waiting steps, the newest first; remotes do not block each other.
 
+mod ahead;
 mod draining;
 mod missing_parts;
 mod run_uploads;
@@ -7,6 +8,7 @@ mod run_uploads;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use ahead::Ahead;
 pub(crate) use run_uploads::RunUploads;
 use run_uploads::{Choice, VAULT_PAUSE, read_backlog};
 use stepvault_core::digest::DigestAlgorithm;
@@ -16,9 +18,9 @@ use stepvault_engine::blocking::blocking;
 use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::placement::make_provisional_again;
 use stepvault_engine::tier::step_state::forget_lost_steps;
-use stepvault_engine::upload::{SharedDigests, UploadSession, Uploaded};
+use stepvault_engine::upload::{CopiedStep, SharedDigests, UploadSession, Uploaded};
 use stepvault_local::sealed::SealedStep;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::agent_status::Trouble;
@@ -59,6 +61,10 @@ pub(crate) struct UploadWorker {
     pub(crate) wake: Arc<Notify>,
     /// Notified of every step that becomes durable.
     pub(crate) uploaded: Arc<Notify>,
+    /// The step that a seal is copying into the vault.
+    pub(crate) copy: watch::Receiver<Option<CopiedStep>>,
+    /// What is sent of it, or of an earlier one whose seal may have ended since.
+    pub(crate) ahead: Option<Ahead>,
     pub(crate) next_run: usize,
     /// Whether pauses were cut short when the service was asked to stop.
     pub(crate) is_draining: bool,
@@ -70,6 +76,7 @@ impl UploadWorker {
         loop {
             // Checked before the scan: a step sealed in between is found by the next scan.
             let ending = self.shared.signals.all_determined.is_cancelled();
+            self.hand_over_if(CopiedStep::has_ended).await;
             match self.choose().await {
                 Choice::Upload(run, step, small) => self.upload_with_small(run, &step, &small).await,
                 Choice::Nothing if ending => break,
@@ -77,6 +84,7 @@ impl UploadWorker {
                 Choice::Later(until) => self.rest(Some(until), ending).await,
             }
         }
+        self.hand_over_if(|_| true).await;
         self.end_telling().await;
         for run in self.runs {
             if let Some(held) = run.connection.held {
@@ -165,13 +173,22 @@ impl UploadWorker {
         }
     }
 
+    /// Waits for something to upload, and meanwhile sends what a seal is copying into the vault.
     async fn rest(&mut self, until: Option<Instant>, ending: bool) {
         self.end_telling().await;
+        let (shared, wake, is_draining) =
+            (Arc::clone(&self.shared), Arc::clone(&self.wake), self.is_draining);
+        let woken = async {
+            tokio::select! {
+                () = wake.notified() => {}
+                () = shared.signals.all_determined.cancelled(), if !ending => {}
+                () = sleep_until(until) => {}
+            }
+        };
         tokio::select! {
-            () = self.wake.notified() => {}
-            () = self.shared.signals.all_determined.cancelled(), if !ending => {}
-            () = self.shared.drain.stop.wait(), if !self.is_draining => {}
-            () = sleep_until(until) => {}
+            () = self.send_ahead_until(woken) => {}
+            // What is on its way is given up.
+            () = shared.drain.stop.wait(), if !is_draining => {}
         }
     }
 
@@ -302,6 +319,8 @@ impl UploadWorker {
         step: &SealedStep,
         parts_at_once: usize,
     ) -> std::result::Result<Uploaded, UploadFailure> {
+        let (name, id) = (self.runs[index].remote.keys.run().clone(), step.id());
+        self.hand_over_if(|step| *step.run() == name && step.id() == id).await;
         let run = &mut self.runs[index];
         // Read before the remote answers: an outage that begins meanwhile is handled with the next step.
         let outages = run.attempts.outages();

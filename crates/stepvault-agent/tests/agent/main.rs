@@ -11,6 +11,7 @@
     reason = "test code writes as trainers do"
 )]
 
+mod ahead;
 mod control;
 mod discovery;
 mod drain;

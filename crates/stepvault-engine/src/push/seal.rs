@@ -15,7 +15,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::find::LONGEST_SAVE_SECONDS;
 use stepvault_formats::not_checkpoint::may_hold_state;
 use stepvault_formats::step_name;
-use stepvault_local::seal::{SealRequest, Sealed, seal};
+use stepvault_local::seal::{SealRequest, Sealed, seal, seal_reporting};
 use stepvault_local::seal_record::{AttemptOrigin, AttemptState};
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::tree::{Checkpoint, Tree};
@@ -34,6 +34,7 @@ use crate::placement::{
 use crate::seen_checkpoints::{CheckpointIdentity, Resumptions, record_checkpoint, seen_checkpoint};
 use crate::tier::catalog::read_commit;
 use crate::tier::run_remote::RunRemote;
+use crate::upload::CopyInProgress;
 use stepvault_remote::store::ArchivePlace;
 
 /// One checkpoint to seal.
@@ -63,6 +64,8 @@ pub struct CheckpointToSeal {
     pub metrics_source: MetricsSource,
     /// The algorithm of the digests of its files; `None` to go on with that of the run.
     pub digest: Option<DigestAlgorithm>,
+    /// Shows its files while they are copied into the vault, so that an upload may send them meanwhile.
+    pub shown_in: CopyInProgress,
 }
 
 /// Returns the checkpoint at a path, to be stored under the path's own name.
@@ -501,6 +504,9 @@ impl Sealing<'_> {
         let (vault, metrics_source) = (self.vault.clone(), self.request.metrics_source.clone());
         let is_for_later = request.attempt.state == AttemptState::Provisional;
         let links_for_later = self.request.links_for_later.filter(|_| is_for_later);
+        // Nothing of a provisional step may be sent.
+        let is_shown = !is_for_later && request.completes.is_none();
+        let shown = is_shown.then(|| self.request.shown_in.of_seal(&request, &self.tree));
         let sealed = blocking(move || {
             let checkpoint = &mut request.checkpoint;
             let mut metrics = read_metrics(&checkpoint.source, &metrics_source)?;
@@ -515,7 +521,11 @@ impl Sealing<'_> {
                     sealed => return sealed,
                 }
             }
-            seal(&vault, &request)
+            seal_reporting(&vault, &request, &mut |copy| {
+                if let Some(shown) = &shown {
+                    shown.copied(copy);
+                }
+            })
         })
         .await;
         match &sealed {

@@ -11,7 +11,6 @@ use stepvault_core::ids::{NodeName, StepId};
 use stepvault_core::keys::RunKeys;
 use stepvault_core::manifest::PartManifest;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_local::seal_record::SealRecord;
 use stepvault_local::source::SourceFile;
 use stepvault_remote::store::{Created, PartReceipt, StoredChecksum};
 
@@ -106,18 +105,22 @@ impl FileUpload {
         Ok(())
     }
 
-    /// Returns the digests of the file's parts if the remote has a file with all of them. Changes mostly show in the
-    /// first or the last part, so the rest is read only when both match.
-    fn digests_if_unchanged(&self) -> Result<Option<Vec<PartDigest>>> {
-        let size_bytes = self.layout.size_bytes();
-        {
-            let source = SourceFile::open(&self.local_path, &self.file)?;
-            for index in [0, self.layout.count() - 1] {
-                let digest = digest_range(&source, self.layout.range(index), self.algorithm)?;
-                if self.copies.source_of_part(size_bytes, index, &digest).is_none() {
-                    return Ok(None);
-                }
+    /// Returns whether the remote has a file with the first and the last part of this one: changes mostly show there.
+    pub(super) fn seems_unchanged(&self) -> Result<bool> {
+        let source = SourceFile::open(&self.local_path, &self.file)?;
+        for index in [0, self.layout.count() - 1] {
+            let digest = digest_range(&source, self.layout.range(index), self.algorithm)?;
+            if self.copies.source_of_part(self.layout.size_bytes(), index, &digest).is_none() {
+                return Ok(false);
             }
+        }
+        Ok(true)
+    }
+
+    /// Returns the digests of the file's parts if the remote has a file with all of them.
+    fn digests_if_unchanged(&self) -> Result<Option<Vec<PartDigest>>> {
+        if !self.seems_unchanged()? {
+            return Ok(None);
         }
         let parts = digest_parts(&self.local_path, &self.file, self.algorithm)?;
         let digest = FileDigest::from_parts(&parts);
@@ -146,15 +149,19 @@ pub(super) enum CopyOf {
 }
 
 impl UploadSession {
-    /// Finds the data of a step that the remote already has. A failure only costs bytes.
-    pub(super) async fn copy_sources(&self, record: &SealRecord) -> CopySources {
-        let sizes: BTreeSet<u64> = record.own_files().iter().map(|file| file.size_bytes).collect();
+    /// Finds what the remote already has of this node's `files` of a step. A failure only costs bytes.
+    pub(super) async fn copy_sources(
+        &self,
+        id: StepId,
+        node: &NodeName,
+        sizes: BTreeSet<u64>,
+    ) -> CopySources {
         let has_bytes = sizes.iter().any(|size| *size > 0);
         let may_copy = self.remote.settings.copy_unchanged && self.remote.may_copy.load(Ordering::Relaxed);
         if !has_bytes || !may_copy || !self.remote.store.capabilities().copies {
             return CopySources::default();
         }
-        let planned = match self.previous_part(record.id, &record.node).await {
+        let planned = match self.previous_part(id, node).await {
             Ok(Some(previous)) => Copies::plan(&sizes, &previous, &self.remote.keys),
             Ok(None) => Ok(Copies::default()),
             Err(error) => Err(error),

@@ -13,7 +13,7 @@ use stepvault_core::ids::{RunName, StepId};
 use stepvault_core::path::RelativePath;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind};
-use stepvault_local::seal_record::{SealRecord, SealedFile};
+use stepvault_local::seal_record::SealedFile;
 use tokio::sync::OnceCell;
 
 /// Number of steps whose digests are kept, the most recent ones.
@@ -51,10 +51,10 @@ struct PartOfFile {
 }
 
 impl SharedDigests {
-    /// Returns the digests of a sealed step.
-    pub(super) fn of_step(&self, record: &SealRecord) -> StepDigests {
+    /// Returns the digests of a step.
+    pub(super) fn of_step(&self, run: &RunName, id: StepId, algorithm: DigestAlgorithm) -> StepDigests {
         let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
-        let sealed_as = (record.run.clone(), record.id, record.digest);
+        let sealed_as = (run.clone(), id, algorithm);
         let known = steps.iter().find(|(step, _)| *step == sealed_as);
         if let Some((_, digests)) = known {
             return digests.clone();
@@ -65,6 +65,12 @@ impl SharedDigests {
         }
         steps.push_back((sealed_as, digests.clone()));
         digests
+    }
+
+    /// Forgets the digests of a step that was not sealed.
+    pub(super) fn forget(&self, digests: &StepDigests) {
+        let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        steps.retain(|(_, known)| !Arc::ptr_eq(&known.parts, &digests.parts));
     }
 }
 

@@ -35,7 +35,8 @@ const FAST_ACK: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct FileUpload {
     pub(super) session: UploadSession,
-    pub(super) journal: Arc<Journal>,
+    /// `None` for a step that is not sealed yet.
+    pub(super) journal: Option<Arc<Journal>>,
     pub(super) copies: Arc<CopySources>,
     pub(super) file: SealedFile,
     pub(super) local_path: PathBuf,
@@ -90,18 +91,11 @@ impl SendProgress {
         }
     }
 
-    /// Returns the parts still to send or copy. If all parts were sent but the file was never completed, the last part
-    /// is sent again: that is cheaper than a separate code path.
+    /// Returns the parts still to send or copy.
     fn missing_parts(&self) -> Vec<u32> {
         let receipts = self.receipts();
-        let indexes = || (0_u32..).zip(receipts.iter());
-        let unsent = indexes().filter(|(_, receipt)| receipt.is_none());
-        let mut missing: Vec<u32> = unsent.map(|(index, _)| index).collect();
-        if missing.is_empty() {
-            self.remaining.store(1, Ordering::Relaxed);
-            missing.extend(indexes().last().map(|(index, _)| index));
-        }
-        missing
+        let unsent = (0_u32..).zip(receipts.iter()).filter(|(_, receipt)| receipt.is_none());
+        unsent.map(|(index, _)| index).collect()
     }
 
     /// Records a part that was sent; returns whether it was the last one.
@@ -112,12 +106,17 @@ impl SendProgress {
         self.remaining.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
+    /// Reads the file through this descriptor.
+    pub(super) fn read_from(&self, source: SourceFile) {
+        *self.source.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(source));
+    }
+
     /// Closes the file: a step may have more files than a process may open.
-    fn close(&self) {
+    pub(super) fn close(&self) {
         self.source.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
-    fn receipts(&self) -> MutexGuard<'_, Vec<Option<PartReceipt>>> {
+    pub(super) fn receipts(&self) -> MutexGuard<'_, Vec<Option<PartReceipt>>> {
         self.receipts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -141,6 +140,17 @@ pub(super) enum OtherWriters {
     Sent,
 }
 
+/// What is left to do for a file, by one task each.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Work {
+    /// Another writer has sent it: its bytes are compared.
+    Compare,
+    /// Send or copy a part. The task of the last one completes and proves the file.
+    Part(u32),
+    /// All parts were sent, and the file was not completed.
+    Complete,
+}
+
 impl FileUpload {
     pub(super) fn path(&self) -> &RelativePath {
         &self.file.path
@@ -150,14 +160,17 @@ impl FileUpload {
         self.progress.lost.load(Ordering::Relaxed)
     }
 
-    /// Returns the parts still to send or copy.
-    pub(super) fn missing_parts(&self) -> Vec<u32> {
+    /// Returns what is left to do.
+    pub(super) fn work(&self) -> Vec<Work> {
         if self.progress.finished.load(Ordering::Relaxed) {
             return Vec::new();
         }
-        match self.others {
-            OtherWriters::Sent => vec![0],
-            OtherWriters::None | OtherWriters::Possible => self.progress.missing_parts(),
+        if self.others == OtherWriters::Sent {
+            return vec![Work::Compare];
+        }
+        match self.progress.missing_parts() {
+            missing if missing.is_empty() => vec![Work::Complete],
+            missing => missing.into_iter().map(Work::Part).collect(),
         }
     }
 
@@ -166,33 +179,47 @@ impl FileUpload {
         if self.others == OtherWriters::Sent {
             return self.layout.size_bytes();
         }
-        let missing: u64 = self.missing_parts().iter().map(|index| range_length(self.layout, *index)).sum();
-        self.layout.size_bytes() - missing
+        let missing = self.progress.missing_parts().into_iter();
+        self.layout.size_bytes() - missing.map(|index| range_length(self.layout, index)).sum::<u64>()
     }
 
-    /// Sends one part; the task that sends the last part completes and proves the file.
-    pub(super) async fn send_part(self: Arc<Self>, index: u32) -> Result<()> {
-        match self.try_part(index).await {
-            Err(error) if error.kind() == ErrorKind::Damaged => {
-                Err(self.changed_since_hashed(index).await.unwrap_or(error))
+    /// Does one of the things that are left.
+    pub(super) async fn run(self: Arc<Self>, work: Work) -> Result<()> {
+        match work {
+            Work::Compare => {
+                self.session.cpu_share.turn(range_length(self.layout, 0)).await;
+                self.compare_with_present().await
             }
-            sent => sent,
+            Work::Part(index) => match self.send_part(index).await {
+                Err(error) if error.kind() == ErrorKind::Damaged => {
+                    Err(self.changed_since_hashed(index).await.unwrap_or(error))
+                }
+                sent => sent,
+            },
+            Work::Complete => self.complete().await,
         }
     }
 
-    async fn try_part(&self, index: u32) -> Result<()> {
-        self.session.cpu_share.turn(range_length(self.layout, index)).await;
-        if self.others == OtherWriters::Sent {
-            return self.compare_with_present().await;
-        }
+    async fn send_part(&self, index: u32) -> Result<()> {
         if self.layout.count() == 1 {
+            self.session.cpu_share.turn(self.layout.size_bytes()).await;
             return self.send_whole().await;
         }
+        if self.transfer_part(index).await? {
+            self.complete().await?;
+        }
+        Ok(())
+    }
+
+    /// Sends or copies one of several parts; returns whether it was the last one. No reader sees anything of the file
+    /// before it is completed.
+    pub(super) async fn transfer_part(&self, index: u32) -> Result<bool> {
+        self.session.cpu_share.turn(range_length(self.layout, index)).await;
         let start = || async {
             let store = &self.session.remote.store;
             let upload = store.start_upload(&self.key, self.layout.size_bytes(), self.algorithm).await?;
             let (path, started) = (self.file.path.clone(), upload.clone());
-            self.journal.append(&JournalRecord::UploadStarted { path, upload: started })?;
+            self.record(&JournalRecord::UploadStarted { path, upload: started })?;
             Ok(upload)
         };
         let upload = self.progress.upload.get_or_try_init(start).await?;
@@ -208,11 +235,11 @@ impl FileUpload {
             let body = body.reporting_to(&in_flight.sending);
             let begun = Instant::now();
             let receipt = self.send_bytes(upload, index, body, &digest).await?;
-            self.session.acks_fast.send_replace(begun.elapsed() <= FAST_ACK);
+            self.session.state.acks_fast.send_replace(begun.elapsed() <= FAST_ACK);
             receipt
         };
         drop(room);
-        self.journal.append(&JournalRecord::PartDone {
+        self.record(&JournalRecord::PartDone {
             path: self.file.path.clone(),
             index,
             tag: receipt.tag.clone(),
@@ -220,10 +247,11 @@ impl FileUpload {
         })?;
         in_flight.acknowledged();
         self.report_bytes(digest.size_bytes, is_copy);
-        if self.progress.part_sent(index, receipt) {
-            self.complete(upload).await?;
-        }
-        Ok(())
+        Ok(self.progress.part_sent(index, receipt))
+    }
+
+    fn record(&self, record: &JournalRecord) -> Result<()> {
+        self.journal.as_ref().map_or(Ok(()), |journal| journal.append(record))
     }
 
     /// Sends a part's bytes, and frees their memory before it returns.
@@ -302,7 +330,16 @@ impl FileUpload {
         InFlight { sending: Arc::new(Sending::new(report)), observer, tier }
     }
 
-    async fn complete(&self, upload: &str) -> Result<()> {
+    /// Completes the file from its parts, and proves it.
+    ///
+    /// # Invariants
+    /// Only for a sealed step: its bytes are on this machine's disk before any object of them exists (S2).
+    async fn complete(&self) -> Result<()> {
+        let (Some(upload), Some(_)) = (self.progress.upload.get(), &self.journal) else {
+            return Err(Error::new(ErrorKind::Failed, "cannot complete a file")
+                .on(&self.file.path)
+                .because("its step is not sealed, or nothing of it was sent"));
+        };
         let source = self.source().await?;
         blocking(move || source.check_unchanged()).await?;
         self.progress.close();
@@ -384,7 +421,7 @@ impl FileUpload {
         let tier = &self.session.remote.tier;
         if is_copy {
             self.progress.was_copied.store(true, Ordering::Relaxed);
-            self.session.copied_bytes.fetch_add(bytes, Ordering::Relaxed);
+            self.session.state.copied_bytes.fetch_add(bytes, Ordering::Relaxed);
             self.session.observer.on_event(&Event::BytesCopied { tier, bytes });
         } else {
             self.session.observer.on_event(&Event::BytesMoved { tier, bytes });
@@ -393,7 +430,7 @@ impl FileUpload {
 
     pub(super) fn record_done(&self, parts: &[PartDigest]) -> Result<()> {
         let (tier, path) = (&self.session.remote.tier, &self.file.path);
-        self.journal.append(&JournalRecord::FileDone { path: path.clone(), parts: parts.to_vec() })?;
+        self.record(&JournalRecord::FileDone { path: path.clone(), parts: parts.to_vec() })?;
         self.session.observer.on_event(&Event::FileDone { tier, path });
         Ok(())
     }
@@ -557,7 +594,7 @@ impl FileUpload {
         if let Some(buffer) = budget.take_if_plenty(size) {
             return Ok(Some(buffer));
         }
-        let mut acks_fast = self.session.acks_fast.subscribe();
+        let mut acks_fast = self.session.state.acks_fast.subscribe();
         tokio::select! {
             // The fixed order lets a simulation be repeated.
             biased;
@@ -574,7 +611,7 @@ impl FileUpload {
         let room = self.session.budget.reserve(STREAMED_BYTES).await?;
         let hash = || async {
             let hashed = Arc::clone(&source);
-            let _turn = self.session.hashing.acquire().await;
+            let _turn = self.session.state.hashing.acquire().await;
             blocking(move || digest_range(&hashed, range, algorithm)).await
         };
         let digest = match self.shared_digest(index) {

@@ -6,12 +6,12 @@
 //! 4. *Commit* (`commit`): the part manifest, then the commit once every node's part exists.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use stepvault_core::digest::DigestAlgorithm;
 use stepvault_core::file_parts::FileParts;
-use stepvault_core::ids::{NodeName, RemoteName};
+use stepvault_core::ids::{NodeName, RemoteName, StepId};
 use stepvault_core::observe::{Event, Observer, Operation, OperationKind};
 use stepvault_core::path::RelativePath;
 use stepvault_core::records::VaultMarker;
@@ -46,15 +46,23 @@ pub struct UploadSession {
     pub(super) budget: MemoryBudget,
     pub(super) digests: SharedDigests,
     pub(super) cpu_share: CpuShare,
-    /// Limits the parts that are hashed at once: more than the cores would only hold threads.
-    pub(super) hashing: Arc<Semaphore>,
-    /// Whether the last part that was acknowledged took little time.
-    pub(super) acks_fast: watch::Sender<bool>,
     pub(super) observer: Arc<dyn Observer>,
-    /// Bytes that the store has copied in this session and that were not sent.
-    pub(super) copied_bytes: Arc<AtomicU64>,
     /// Maximum number of file parts that are sent at once.
     pub(super) parts_at_once: usize,
+    pub(super) state: Arc<SessionState>,
+}
+
+/// What the tasks of a session share.
+#[derive(Debug)]
+pub(super) struct SessionState {
+    /// Limits the parts that are hashed at once: more than the cores would only hold threads.
+    pub(super) hashing: Semaphore,
+    /// Whether the last part that was acknowledged took little time.
+    pub(super) acks_fast: watch::Sender<bool>,
+    /// Bytes that the store has copied in this session and that were not sent.
+    pub(super) copied_bytes: AtomicU64,
+    /// What may be copied for the step that was last sent ahead, until its upload takes it.
+    pub(super) copies_ahead: Mutex<Option<(StepId, Arc<CopySources>)>>,
 }
 
 impl UploadSession {
@@ -93,10 +101,13 @@ impl UploadSession {
             budget,
             digests: SharedDigests::default(),
             cpu_share: CpuShare::unlimited(),
-            acks_fast: watch::Sender::new(false),
-            hashing: Arc::new(Semaphore::new(hashing_threads())),
             observer,
-            copied_bytes: Arc::default(),
+            state: Arc::new(SessionState {
+                hashing: Semaphore::new(hashing_threads()),
+                acks_fast: watch::Sender::new(false),
+                copied_bytes: AtomicU64::new(0),
+                copies_ahead: Mutex::default(),
+            }),
         })
     }
 
@@ -131,7 +142,7 @@ impl UploadSession {
     /// Returns the bytes that the store has copied from earlier steps since this session began and that were not
     /// sent.
     pub fn copied_bytes(&self) -> u64 {
-        self.copied_bytes.load(Ordering::Relaxed)
+        self.state.copied_bytes.load(Ordering::Relaxed)
     }
 
     /// Returns the remote.
@@ -256,7 +267,7 @@ impl UploadSession {
     /// are sent again in the next round. A step of several nodes that is not resumed is listed before its commit only.
     async fn send_in_rounds(&self, sealed: &SealedStep) -> Result<()> {
         let record = sealed.record();
-        let copies = Arc::new(self.copy_sources(record).await);
+        let copies = self.copies_for(record).await;
         let mut lost = BTreeSet::new();
         let mut is_resumed = false;
         for round in 1..=MAX_ROUNDS {
@@ -293,6 +304,15 @@ impl UploadSession {
         Ok(())
     }
 
+    async fn copies_for(&self, record: &SealRecord) -> Arc<CopySources> {
+        let ahead = self.state.copies_ahead.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((_, copies)) = ahead.filter(|(id, _)| *id == record.id) {
+            return copies;
+        }
+        let sizes = record.own_files().into_iter().map(|file| file.size_bytes).collect();
+        Arc::new(self.copy_sources(record.id, &record.node, sizes).await)
+    }
+
     /// Copies inside the store what it already has, and sends the rest of these files.
     async fn send_batch(&self, uploads: &[Arc<FileUpload>]) -> Result<()> {
         let (mut unchanged, left) = (uploads.to_vec(), uploads.to_vec());
@@ -300,8 +320,8 @@ impl UploadSession {
         let copies = unchanged.into_iter().map(FileUpload::copy_if_unchanged);
         run_bounded(copies, self.remote.settings.max_concurrent_requests).await?;
         let missing = left.into_iter().flat_map(|upload| {
-            let indexes = upload.missing_parts().into_iter();
-            indexes.map(move |index| Arc::clone(&upload).send_part(index))
+            let work = upload.work().into_iter();
+            work.map(move |work| Arc::clone(&upload).run(work))
         });
         run_bounded(missing, self.parts_at_once).await
     }
@@ -334,7 +354,7 @@ impl UploadSession {
             journal,
             state,
             copies: Arc::clone(copies),
-            digests: self.digests.of_step(record),
+            digests: self.digests.of_step(&record.run, record.id, record.digest),
             present,
             files,
             lost,
@@ -451,7 +471,7 @@ impl UploadPlan<'_> {
             let layout = FileParts::of(file.size_bytes)?;
             let upload = FileUpload {
                 session: self.session.clone(),
-                journal: Arc::clone(&self.journal),
+                journal: Some(Arc::clone(&self.journal)),
                 copies: Arc::clone(&self.copies),
                 file: file.clone(),
                 local_path: self.sealed.file_path(&file.path),

@@ -47,6 +47,21 @@ async fn a_push_that_was_cut_off_sends_only_what_was_in_flight_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_file_whose_parts_had_all_arrived_is_completed_without_sending_one_again() {
+    let server = StrictS3::start();
+    let rig = Rig::with_patient_s3(&server, 30).await;
+    let source = rig.write_step(100, &FILES[..1], 1, 1_000);
+    server.faults().inject("POST", "big.bin?uploadId", u64::MAX, FaultAction::Hang);
+    let completing = || asked(server.faults(), "POST", "big.bin?uploadId") > 0;
+    cut_when(server.faults(), rig.push(&source), completing).await;
+    server.faults().clear();
+    server.faults().clear_requests();
+    rig.push_durably(&source).await;
+    assert_eq!(asked(server.faults(), "PUT", "big.bin"), 0);
+    assert_eq!(asked(server.faults(), "POST", "big.bin?uploadId"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_upload_that_the_store_has_forgotten_is_begun_again() {
     let server = StrictS3::start();
     let rig = Rig::with_patient_s3(&server, 30).await;

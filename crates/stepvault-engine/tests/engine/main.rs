@@ -14,6 +14,7 @@
     reason = "tests say what they expect by unwrapping it, and handle small numbers"
 )]
 
+mod ahead;
 mod blake3;
 mod contradictions;
 mod copies;

@@ -25,7 +25,7 @@ use stepvault_engine::push::{
 };
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_engine::tier::step_state::forget_lost_steps;
-use stepvault_engine::upload::{UploadSession, Uploaded};
+use stepvault_engine::upload::{CopyInProgress, UploadSession, Uploaded};
 use stepvault_local::seal_record::{AttemptOrigin, SealedFile};
 use stepvault_local::sealed::{SealedStep, UploadState};
 use stepvault_local::source::SourceFile;
@@ -203,6 +203,7 @@ impl Agent {
             is_overwritten: false,
             metrics_source: MetricsSource::default(),
             digest: Some(self.digest),
+            shown_in: CopyInProgress::default(),
         }
     }
 

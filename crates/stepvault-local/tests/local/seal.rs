@@ -1,12 +1,13 @@
 //! Sealing a step that stands still.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::io::{Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
 
 use stepvault_core::ErrorKind;
 use stepvault_core::config::LinkPolicy;
 use stepvault_core::manifest::Shape;
-use stepvault_local::seal::seal;
+use stepvault_local::seal::{seal, seal_reporting};
 use stepvault_local::seal_record::SnapshotMethod;
 use stepvault_local::source::SourceFile;
 use stepvault_local::tree::{scan, scan_members};
@@ -43,6 +44,52 @@ fn a_sealed_step_outlives_the_trainers_own() {
     assert_eq!(fs::read_link(found.data_root().join("link")).unwrap().to_str(), Some("trainer/.metadata"));
     assert!(found.data_root().join("trainer/empty").is_dir());
     place.assert_no_leftovers();
+}
+
+#[test]
+fn a_large_copy_is_reported_as_far_as_it_can_be_read_and_its_end_when_it_is_whole() {
+    const PART: u64 = 8 << 20;
+    let place = Place::new();
+    let source = place.checkpoint("step_1");
+    fs::write(source.join("full"), vec![3; PART as usize * 2 + 5]).unwrap();
+    // A hole in the middle, and one at the end.
+    let mut sparse = fs::File::create(source.join("sparse")).unwrap();
+    sparse.write_all(&[4; 100]).unwrap();
+    sparse.seek(SeekFrom::Start(2 * PART + 7)).unwrap();
+    sparse.write_all(&[5; 100]).unwrap();
+    sparse.set_len(4 * PART).unwrap();
+    drop(sparse);
+    let mut request = place.request("step_1", 1);
+    request.checkpoint.links = LinkPolicy::Copy;
+    let mut reports = Vec::new();
+    let sealed = seal_reporting(&place.vault, &request, &mut |copy| {
+        let (bytes, end) = (fs::read(source.join(&copy.file.path)).unwrap(), copy.copied_bytes as usize);
+        let file = fs::File::open(&copy.place).unwrap();
+        let mut there = vec![0; end];
+        file.read_exact_at(&mut there, 0).unwrap();
+        assert!(there == bytes[..end], "{copy:?}");
+        if end == bytes.len() {
+            SourceFile::open(&copy.place, &copy.file).unwrap();
+        }
+        reports.push(copy.clone());
+    });
+    let sealed = sealed.unwrap().step;
+    let of = |name: &str| {
+        let reports = reports.iter().filter(|copy| copy.file.path.as_str() == name);
+        reports.map(|copy| copy.copied_bytes).collect::<Vec<_>>()
+    };
+    assert_eq!(of("full"), [PART, 2 * PART, 2 * PART + 5]);
+    assert_eq!(of("sparse").last(), Some(&(4 * PART)));
+    assert!(of("sparse").is_sorted());
+    assert_eq!(reports.len(), of("full").len() + of("sparse").len(), "small files are not reported");
+    for copy in &reports {
+        assert!(copy.is_sealed_as(sealed.record().file(&copy.file.path).unwrap()));
+    }
+
+    // What is linked is not copied.
+    let mut request = place.request("step_1", 2);
+    request.checkpoint.links = LinkPolicy::Auto;
+    seal_reporting(&place.vault, &request, &mut |copy| panic!("{copy:?}")).unwrap();
 }
 
 #[test]

@@ -22,7 +22,7 @@ use stepvault_engine::push::{
     CheckpointToSeal, MetricsSource, PushReport, RemoteOutcome, SourceCheck, check_source, checkpoint_at,
     push,
 };
-use stepvault_engine::upload::Uploaded;
+use stepvault_engine::upload::{CopyInProgress, Uploaded};
 use stepvault_formats::find::Extent;
 use stepvault_local::clock::SystemClock;
 use stepvault_local::seal_record::AttemptOrigin;
@@ -181,6 +181,7 @@ pub(super) async fn execute(tiers: &Tiers, arguments: PushArguments) -> Result<P
         is_overwritten: checked.is_overwritten,
         metrics_source: MetricsSource::of(&tiers.run),
         digest: tiers.run.digest,
+        shown_in: CopyInProgress::default(),
     };
     let patience = arguments.wait_for_nodes;
     let patience = patience.unwrap_or(config.upload.incomplete_after);
