@@ -28,7 +28,7 @@ const FILES: &[(&str, usize)] =
     &[("big.bin", 4 * PART + 5), ("small.json", 100), ("weights/two.bin", PART + 1)];
 const PARTS: usize = 7;
 /// No test waits longer than this for anything.
-const PATIENCE: Duration = Duration::from_mins(1);
+const PATIENCE: Duration = Duration::from_mins(5);
 
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
@@ -162,7 +162,7 @@ async fn seal_and_send_then(
 #[tokio::test(flavor = "multi_thread")]
 async fn parts_are_on_the_store_before_the_seal_and_are_sent_once() {
     let server = start();
-    let mut rig = Rig::with_s3(&server).await;
+    let mut rig = Rig::with_patient_s3(&server, 30).await;
     let source = rig.write_step(100, FILES, 1, 1_000);
     let written = snapshot(&source);
     let session = rig.upload_session().await;
@@ -184,7 +184,7 @@ async fn parts_are_on_the_store_before_the_seal_and_are_sent_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_file_ends_in_no_commit_and_the_next_seal_sends_the_right_bytes() {
     let server = start();
-    let mut rig = Rig::with_s3(&server).await;
+    let mut rig = Rig::with_patient_s3(&server, 30).await;
     let source = rig.write_step(100, FILES, 1, 1_000);
     let session = rig.upload_session().await;
     let file = source.join("big.bin");
@@ -216,7 +216,7 @@ async fn a_changed_file_ends_in_no_commit_and_the_next_seal_sends_the_right_byte
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_seal_record_there_is_no_commit() {
     let server = start();
-    let rig = Rig::with_s3(&server).await;
+    let rig = Rig::with_patient_s3(&server, 30).await;
     let source = rig.write_step(100, FILES, 1, 1_000);
     let session = rig.upload_session().await;
     let other = rig.write_step(99, &[("small", 9)], 1, 900);
@@ -240,7 +240,7 @@ async fn without_a_seal_record_there_is_no_commit() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_that_is_killed_before_the_seal_leaves_only_what_gc_aborts() {
     let server = start();
-    let mut rig = Rig::with_s3(&server).await;
+    let mut rig = Rig::with_patient_s3(&server, 30).await;
     let source = rig.write_step(100, FILES, 1, 1_000);
     let written = snapshot(&source);
     let session = rig.upload_session().await;
@@ -278,7 +278,7 @@ async fn a_process_that_is_killed_before_the_seal_leaves_only_what_gc_aborts() {
 async fn a_process_that_is_killed_after_the_seal_resumes_from_what_its_journal_has() {
     for is_handed_over in [false, true] {
         let server = start();
-        let mut rig = Rig::with_s3(&server).await;
+        let mut rig = Rig::with_patient_s3(&server, 30).await;
         let source = rig.write_step(100, FILES, 1, 1_000);
         let written = snapshot(&source);
         let session = rig.upload_session().await;
@@ -326,7 +326,7 @@ async fn a_store_that_hangs_holds_up_no_seal() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_remotes_get_each_part_once_and_only_what_was_sealed() {
     let (first, second) = (start(), start());
-    let mut rig = Rig::with_s3(&first).await;
+    let mut rig = Rig::with_patient_s3(&first, 30).await;
     second.create_bucket("bucket");
     let keys =
         StaticKeys { access_key: second.access_key().to_owned(), secret_key: second.secret_key().to_owned() };
@@ -367,7 +367,7 @@ async fn two_remotes_get_each_part_once_and_only_what_was_sealed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_store_has_is_copied_there_before_the_seal_too() {
     let server = start();
-    let mut rig = Rig::with_s3(&server).await;
+    let mut rig = Rig::with_patient_s3(&server, 30).await;
     rig.push_durably(&rig.write_step(50, FILES, 1, 500)).await;
     let source = rig.write_step(100, FILES, 1, 1_000);
     let written = snapshot(&source);
@@ -419,7 +419,7 @@ async fn an_unchanged_file_is_left_to_a_store_that_copies_whole_objects() {
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_that_share_a_directory_send_their_own_files_ahead() {
     let server = start();
-    let rig = Rig::with_s3(&server).await;
+    let rig = Rig::with_patient_s3(&server, 30).await;
     let source = rig.write_step(100, FILES, 1, 1_000);
     let names = ["node-0", "node-1"].map(|name| NodeName::new(name).unwrap());
     let nodes = NodeSet::new(names.clone()).unwrap();
@@ -452,7 +452,7 @@ async fn nodes_that_share_a_directory_send_their_own_files_ahead() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_that_is_linked_is_sealed_before_anything_is_sent() {
     let server = start();
-    let rig = Rig::with_s3(&server).await;
+    let rig = Rig::with_patient_s3(&server, 30).await;
     let source = rig.write_step(100, FILES, 1, 1_000);
     let request = rig.request(&source);
     let shown_in = request.shown_in.clone();
