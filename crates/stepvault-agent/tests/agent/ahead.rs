@@ -26,7 +26,8 @@ async fn parts_are_sent_while_their_step_is_copied_and_none_is_sent_twice() {
         steps += 1;
         assert!(steps <= MAX_STEPS, "no part was sent before its step was sealed");
         // Each differs from the one before, or the store would copy it.
-        node.save(&format!("step_{steps}"), &[("model.safetensors", SIZE_BYTES + steps as usize)], 5);
+        let size_bytes = SIZE_BYTES + usize::try_from(steps).unwrap();
+        node.save(&format!("step_{steps}"), &[("model.safetensors", size_bytes)], 5);
         node.until_durable("s3", steps).await;
     }
     let report = service.stop();
