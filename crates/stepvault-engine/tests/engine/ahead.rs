@@ -107,11 +107,12 @@ impl Copied {
             self.before += std::mem::take(&mut self.of_last);
             self.last.clone_from(&copied.place);
         }
-        self.of_last = if copied.copied_bytes == copied.file.size_bytes {
+        let parts = if copied.copied_bytes == copied.file.size_bytes {
             copied.file.size_bytes.div_ceil(PART as u64)
         } else {
             copied.copied_bytes / PART as u64
-        } as usize;
+        };
+        self.of_last = usize::try_from(parts).unwrap();
         self.before + self.of_last
     }
 }
