@@ -113,6 +113,25 @@ fn a_commit_says_the_same_by_whichever_node_it_is_written() {
     assert_eq!(commit.metrics, BTreeMap::from([("loss".to_owned(), 1.0), ("reward".to_owned(), 3.0)]));
 }
 
+/// A revision that only some nodes amended lacks files of the others: retention must not take it for the whole of the one
+/// before it.
+#[test]
+fn a_commit_amends_the_one_before_if_every_part_does() {
+    let of = |origins: [(bool, bool); 2]| {
+        let parts = ["node-0", "node-1"].into_iter().zip(origins).map(|(node, (amends, unnumbered))| {
+            let mut manifest = manifest_of(node, &[1]);
+            (manifest.origin.amends, manifest.origin.unnumbered) = (amends, unnumbered);
+            found(&manifest)
+        });
+        let commit = Commit::of(parts.collect()).unwrap();
+        (commit.amends, commit.unnumbered)
+    };
+    assert_eq!(of([(true, false), (true, false)]), (true, false));
+    assert_eq!(of([(true, false), (false, true)]), (false, true));
+    assert_eq!(of([(false, true), (true, false)]), (false, true));
+    assert_eq!(of([(false, true), (false, true)]), (false, true));
+}
+
 #[test]
 fn parts_of_different_steps_are_never_committed_together() {
     let one = || found(&manifest_of("node-0", &[1]));

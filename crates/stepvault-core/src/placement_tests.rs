@@ -96,7 +96,9 @@ fn a_lower_number_that_was_written_later_is_a_late_find_and_said() {
     let decision = decide(&facts(&steps, 150, 3000)).unwrap();
     assert_eq!(decision.placement, Placement::New(id(1, 150)));
     assert_eq!(decision.concern, Some(Concern::WrittenAfter(id(1, 200))));
-    assert_eq!(decide(&facts(&steps, 150, 1500)).unwrap().concern, None);
+    for written in [1500, 2000] {
+        assert_eq!(decide(&facts(&steps, 150, written)).unwrap().concern, None, "{written}");
+    }
 }
 
 #[test]
@@ -104,7 +106,8 @@ fn files_that_are_added_to_a_step_are_its_next_revision() {
     let steps = [with(1, 100, 1000, Content::Amended), known(1, 200, 2000)];
     let decision = decide(&facts(&steps, 100, 5000)).unwrap();
     assert_eq!(decision.placement, Placement::New(id(1, 100).next_revision().unwrap()));
-    assert!(decision.amends && decision.began.is_none());
+    assert!(decision.amends && decision.is_below_highest);
+    assert_eq!((decision.began, decision.completes), (None, None));
     // Whatever else would begin an attempt.
     let spans = [span(1, 0), span(3, 1500)];
     for line in [restored(1, 100, 2500, None), Line::Launches { spans: &spans, in_latest: true }] {
@@ -113,6 +116,9 @@ fn files_that_are_added_to_a_step_are_its_next_revision() {
     }
     let lost = [with(1, 100, 1000, Content::AmendedWithLosses)];
     assert_eq!(placed(&facts(&lost, 100, 5000)), Placement::Left(id(1, 100), LeftAlone::LostFiles));
+    let here = lost.map(|known| KnownStep { is_here: true, ..known });
+    let completed = decide(&facts(&here, 100, 5000)).unwrap();
+    assert_eq!((completed.placement, completed.completes), (decision.placement, Some(id(1, 100))));
     let several = Facts { is_one_of_several: true, ..facts(&steps, 100, 5000) };
     assert_eq!(placed(&several), Placement::Left(id(1, 100), LeftAlone::OneOfSeveral));
 }
@@ -123,6 +129,10 @@ fn the_same_files_are_the_same_step_in_whichever_attempt() {
     assert_eq!(placed(&facts(&steps, 100, 1000)), Placement::Known(id(1, 100)));
     let twice = [with(1, 100, 1000, Content::Same), with(2, 100, 3000, Content::Same)];
     assert_eq!(placed(&facts(&twice, 100, 1000)), Placement::Known(id(2, 100)));
+    let began = Some(Evidence::Restored(id(1, 50)));
+    let revision = [KnownStep { amends: true, began, ..twice[1] }];
+    let decision = decide(&facts(&revision, 100, 1000)).unwrap();
+    assert_eq!((decision.amends, decision.began), (true, began));
 }
 
 #[test]
@@ -138,9 +148,12 @@ fn one_whole_save_below_the_highest_number_is_stored_in_its_place_and_the_second
     let decision = decide(&second).unwrap();
     assert_eq!(decision.placement, Placement::New(id(2, 200)));
     assert_eq!(decision.began, Some(Evidence::SeenAfter(step(100))));
-    // In decreasing order it is no evidence.
-    let reverse = Facts { live: Some(live(Some(200))), ..facts(&steps, 100, 5000) };
-    assert_eq!(placed(&reverse), Placement::New(again));
+    assert!(decision.is_below_highest);
+    // In decreasing order, or twice the same number, it is no evidence.
+    for before in [200, 100] {
+        let reverse = Facts { live: Some(live(Some(before))), ..facts(&steps, 100, 5000) };
+        assert_eq!(placed(&reverse), Placement::New(again), "{before}");
+    }
     // Nor above the highest number.
     let above = Facts { live: Some(live(Some(200))), ..facts(&steps, 400, 5000) };
     assert_eq!(placed(&above), Placement::New(id(1, 400)));
@@ -208,6 +221,33 @@ fn a_launch_writes_its_own_attempt_whatever_others_have() {
     // Left by the launch before, and found late.
     assert_eq!(placed(&at(300, 900, false)), Placement::New(id(1, 300)));
     assert_eq!(placed(&at(300, 900, true)), Placement::New(id(3, 300)));
+    // One of several nodes adds nothing to a launch that is over where another step stands.
+    let several = |number| Facts { is_one_of_several: true, ..at(number, 900, false) };
+    assert_eq!(placed(&several(100)), Placement::Left(id(1, 100), LeftAlone::Removed));
+    assert_eq!(placed(&several(300)), Placement::New(id(1, 300)));
+}
+
+#[test]
+fn an_attempt_begins_with_the_first_step_of_a_launch_alone() {
+    let spans = [span(2, 1000)];
+    let began = |steps: &[KnownStep], number| {
+        let line = Line::Launches { spans: &spans, in_latest: true };
+        decide(&Facts { line, ..facts(steps, number, 1100) }).unwrap().began
+    };
+    assert_eq!(began(&[known(1, 500, 500)], 100), Some(Evidence::Launch));
+    assert_eq!(began(&[known(1, 500, 500), known(2, 100, 1050)], 200), None);
+    // A step of the launch itself whose number nothing told is none that it went back from.
+    assert_eq!(began(&[KnownStep { unnumbered: true, ..known(2, 500, 1050) }], 100), None);
+}
+
+#[test]
+fn a_launch_that_is_over_takes_another_save_of_a_node_that_writes_alone() {
+    let steps = [known(1, 100, 500), known(2, 300, 1500)];
+    let line = Line::Ended(Attempt::FIRST);
+    let late = Facts { line, ..facts(&steps, 100, 900) };
+    assert_eq!(placed(&late), Placement::New(id(1, 100).next_revision().unwrap()));
+    let several = Facts { is_one_of_several: true, ..late };
+    assert_eq!(placed(&several), Placement::Left(id(1, 100), LeftAlone::Removed));
 }
 
 #[test]
@@ -234,6 +274,10 @@ fn what_is_older_than_every_launch_of_several_nodes_is_of_the_first() {
     };
     assert_eq!(placed(&old(150)), Placement::New(id(2, 150)));
     assert_eq!(placed(&old(100)), Placement::Left(id(2, 100), LeftAlone::Removed));
+    // Of a node that writes alone it is of the attempt that was under way, which began before the launches.
+    let before = [known(1, 100, 400), known(2, 100, 1100)];
+    let alone = Facts { known: &before, is_one_of_several: false, ..old(150) };
+    assert_eq!(placed(&alone), Placement::New(id(1, 150)));
 }
 
 #[test]
@@ -245,6 +289,13 @@ fn a_given_attempt_holds_one_checkpoint_under_each_number() {
     let decision = decide(&given(attempt(2))).unwrap();
     assert_eq!(decision.placement, Placement::New(id(2, 100)));
     assert_eq!(decision.began, Some(Evidence::Given));
+    // The first attempt of a run begins without evidence, and an attempt begins once.
+    let first = Facts { line: attempt(1), ..facts(&[], 100, 2000) };
+    let begun = [known(1, 100, 1000), known(2, 100, 1500)];
+    let again = Facts { line: attempt(2), ..facts(&begun, 200, 2000) };
+    for facts in [first, again] {
+        assert_eq!(decide(&facts).unwrap().began, None, "{facts:?}");
+    }
 }
 
 #[test]
@@ -253,6 +304,10 @@ fn times_against_the_order_of_numbers_are_found() {
     assert_eq!(contradiction([at(1, 100, 10), at(1, 200, 20)]), None);
     assert_eq!(contradiction([at(1, 100, 30), at(1, 200, 20)]), Some((id(1, 200), id(1, 100))));
     assert_eq!(contradiction([at(1, 100, 30), at(2, 50, 20)]), None);
+    assert_eq!(contradiction([at(1, 100, 20), at(1, 200, 20)]), None);
+    // Two saves of one number are no contradiction.
+    let revision = (id(1, 100).next_revision().unwrap(), Timestamp::from_seconds(20));
+    assert_eq!(contradiction([at(1, 100, 30), revision]), None);
     assert_eq!(contradiction([]), None);
 }
 
@@ -299,6 +354,11 @@ fn numbers_that_nothing_told_are_compared_with_no_others() {
     let overwritten = decide(&later(&steps)).unwrap();
     assert_eq!(overwritten.placement, Placement::New(second));
     assert!(overwritten.amends, "the content before is gone");
+    let without = |content| [known(1, 3, 900), KnownStep { content, ..best }];
+    for gone in [without(Content::Unknown), without(Content::Removed)] {
+        let facts = Facts { unnumbered: true, live, ..facts(&gone, 4, 3000) };
+        assert!(!decide(&facts).unwrap().amends, "{gone:?}");
+    }
     let beside = [known(1, 3, 900), known(1, 4, 1000)];
     assert!(!decide(&later(&beside)).unwrap().amends, "a step is never dropped for it");
 }
@@ -312,7 +372,9 @@ fn what_is_older_than_the_launches_stays_below_the_first_of_them() {
     };
     assert_eq!(place(&before_and_since, None, None), Placement::New(id(4, 400)));
     assert_eq!(place(&before_and_since, Some(3), None), Placement::New(id(2, 400)));
-    assert_eq!(place(&before_and_since, Some(3), Some(2)), Placement::New(id(2, 400)));
+    for joined in [1, 2] {
+        assert_eq!(place(&before_and_since, Some(3), Some(joined)), Placement::New(id(joined, 400)));
+    }
     // The launch began the first attempt after the restored step.
     assert_eq!(place(&before_and_since[..2], Some(2), None), Placement::New(id(1, 400)));
 }

@@ -274,3 +274,18 @@ fn an_object_is_told_from_the_one_before_by_its_version_or_else_by_its_size() {
     let versioned = ObjectInfo { version: Some("etag".to_owned()), ..object };
     assert_eq!(fingerprint(&versioned), "etag");
 }
+
+#[test]
+fn what_the_record_of_a_gc_has_no_room_for_waits_for_another() {
+    let long = "x".repeat(usize::try_from(MAX_RECORD_BYTES / 4).unwrap());
+    let objects = ["marked", "changed", &long, "new", &format!("{long}y")].map(object);
+    let before = [("marked", "7 bytes"), ("changed", "8 bytes")];
+    let before = before.map(|(key, print)| (key.to_owned(), print.to_owned())).into();
+    let mut report = GcReport::default();
+    let (deleted, next) = divide(objects.iter().collect(), &before, &mut report);
+    let deleted: Vec<&str> = deleted.iter().map(|object| object.key.as_str()).collect();
+    assert_eq!(deleted, ["marked"]);
+    assert_eq!((report.marked, report.unmarked), (vec!["changed".to_owned(), "new".to_owned()], 2));
+    let marked = ["changed", "new"].map(|key| (key.to_owned(), "7 bytes".to_owned()));
+    assert_eq!(next.orphans, marked.into());
+}

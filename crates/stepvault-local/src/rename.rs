@@ -127,4 +127,12 @@ mod tests {
             assert!(at("free").is_file() && at("free.d").is_dir() && !at("new").exists());
         }
     }
+
+    #[test]
+    fn an_exchange_that_fails_is_not_one_that_the_filesystem_lacks() {
+        let place = tempfile::tempdir().unwrap();
+        let [first, second] = ["first", "second"].map(|name| place.path().join(name));
+        let exchanged = exchange(Place::path(&first), Place::path(&second));
+        assert_eq!(exchanged, Err(Errno::NOENT));
+    }
 }

@@ -322,3 +322,16 @@ fn a_hard_link_takes_nothing_and_a_reflink_a_file_without_bytes() {
         assert_eq!(of(&files), taken);
     }
 }
+
+#[test]
+fn a_step_says_how_its_files_were_taken_and_what_it_sends() {
+    let methods = [SnapshotMethod::Copy, SnapshotMethod::Reflink, SnapshotMethod::HardLink];
+    let taken = methods.map(|method| {
+        let mut record = record();
+        record.files[1].method = method;
+        let step = crate::sealed::SealedStep::new(std::path::PathBuf::new(), record);
+        (step.has_reflinks(), step.has_hard_links())
+    });
+    assert_eq!(taken, [(false, false), (true, false), (false, true)]);
+    assert_eq!(record().own_bytes(), 23);
+}

@@ -341,3 +341,77 @@ async fn finish_tombstoned(
     erasure.remove(&to_remove, report).await?;
     Ok(removed.tombstoned.len())
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use stepvault_core::codec::FORMAT;
+    use stepvault_core::commit::CommittedPart;
+    use stepvault_core::digest::{DigestAlgorithm, Sha256Digest};
+    use stepvault_core::ids::{Attempt, NodeName, RunName, Step};
+    use stepvault_core::manifest::Shape;
+    use stepvault_core::observe::Tier;
+
+    use super::*;
+
+    fn commit(name: &str, nodes: usize) -> Commit {
+        let part = |rank: usize| CommittedPart {
+            node: NodeName::new(format!("node-{rank}")).unwrap(),
+            manifest_sha256: Sha256Digest::of(b""),
+            manifest_bytes: 1,
+            data_bytes: 10,
+            digest: DigestAlgorithm::Sha256,
+            file_count: 1,
+        };
+        Commit {
+            format: FORMAT,
+            run: RunName::new("run").unwrap(),
+            id: StepId::new(Attempt::FIRST, Step::new(1).unwrap()),
+            amends: nodes > 1,
+            began: None,
+            best: Vec::new(),
+            name: name.to_owned(),
+            shape: Shape::Directory,
+            parts: (0..nodes).map(part).collect(),
+            written_at: Timestamp::default(),
+            metrics: BTreeMap::new(),
+            unnumbered: false,
+        }
+    }
+
+    #[test]
+    fn a_commit_that_was_read_again_replaces_all_that_follows_from_the_cached_one() {
+        let cached = commit("before", 1);
+        let facts = StepFacts {
+            id: cached.id,
+            amends: false,
+            name: "before".to_owned(),
+            created: Timestamp::default(),
+            bytes: 10,
+            reclaimable_bytes: 10,
+            best: Vec::new(),
+            metrics: BTreeMap::new(),
+            verified: Verified::Yes,
+            needed: Needed::default(),
+            elsewhere: Elsewhere::default(),
+            abandoned: false,
+        };
+        let view = TierView {
+            tier: Tier::Local,
+            steps: vec![facts],
+            unreadable: Vec::new(),
+            now: Timestamp::default(),
+            free_bytes: None,
+        };
+        let mut found = Found { view, commits: vec![cached], cached: BTreeSet::new() };
+        for nodes in [2, 1] {
+            let now = commit("now", nodes);
+            found.replace(now.clone());
+            assert_eq!(found.commits, [now]);
+            let step = &found.view.steps[0];
+            assert_eq!((step.name.as_str(), step.bytes), ("now", 10 * nodes as u64));
+            let is_several = nodes > 1;
+            assert_eq!((step.amends, step.elsewhere.needs_other_nodes), (is_several, is_several));
+        }
+    }
+}

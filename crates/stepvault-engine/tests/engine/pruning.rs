@@ -5,11 +5,15 @@ use std::time::{Duration, SystemTime};
 
 use stepvault_core::ErrorKind;
 use stepvault_core::codec::encode;
-use stepvault_core::ids::StepId;
+use stepvault_core::given_up::GivenUpStep;
+use stepvault_core::ids::{RunName, StepId};
 use stepvault_core::records::Lease;
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::retention::{KeepRules, LocalLimits, Verdict};
-use stepvault_engine::prune::{LocalPrune, plan_local, plan_remote, prune_local};
+use stepvault_engine::node_records::{read_given_up, read_given_up_on, write_given_up};
+use stepvault_engine::prune::{
+    LocalPrune, PruneReport, plan_local, plan_remote, prune_local, prune_local_runs,
+};
 use stepvault_engine::push::PushReport;
 use stepvault_engine::tier::leases::HeldLease;
 use stepvault_engine::tier::{catalog, removed, step_state};
@@ -281,6 +285,81 @@ async fn a_step_that_is_spared_makes_no_room_and_others_go_in_its_place() {
     let kept = verdicts.filter(|decision| decision.verdict == Verdict::Keep);
     assert_eq!(kept.map(|decision| decision.id).collect::<Vec<_>>(), [id(1, 1), id(1, 4), id(1, 5)]);
     assert_eq!(report.plan.freed_bytes, 2 * 107);
+}
+
+/// Evicts what is durable, then gives up what is not, for a disk that never has enough room. The trainer has deleted its
+/// own files, which may be hard links to those of the vault.
+async fn pruned_for_space(rig: &Rig) -> PruneReport {
+    std::fs::remove_dir_all(rig.outputs()).unwrap();
+    let prune = LocalPrune { rules: KeepRules::default(), ..rig.local_prune(1) };
+    let limits = LocalLimits {
+        free_space_low_bytes: Some(u64::MAX),
+        give_up_undurable: true,
+        ..LocalLimits::default()
+    };
+    let claim = async |_: &RunName, _: StepId, _: Verdict| Some(());
+    let mut reports = prune_local_runs(&[prune], &limits, 0, claim).await.unwrap();
+    reports.pop().unwrap().unwrap()
+}
+
+fn recorded_as_given_up(rig: &Rig) -> Vec<(StepId, Vec<String>)> {
+    let record = read_given_up(&rig.vault, &run_name()).unwrap();
+    let steps = record.map(|record| record.steps).unwrap_or_default();
+    let durable_on = |step: &GivenUpStep| step.durable_on.iter().map(ToString::to_string).collect();
+    steps.iter().map(|step| (step.id, durable_on(step))).collect()
+}
+
+#[tokio::test]
+async fn what_a_full_disk_gives_up_is_recorded_without_the_remote_that_lost_it() {
+    let rig = Rig::with_steps(4).await;
+    let commit = rig.remote_root().join(rig.remotes[0].keys.commit(id(1, 1)));
+    std::fs::remove_file(commit).unwrap();
+    let report = pruned_for_space(&rig).await;
+    assert_eq!(report.removed, [id(1, 2), id(1, 3)]);
+    assert_eq!((report.given_up, report.spared), (vec![id(1, 1)], vec![]));
+    assert!(rig.vault.step(&run_name(), id(1, 1)).unwrap().is_none());
+    assert!(rig.vault.step(&run_name(), id(1, 4)).unwrap().is_some(), "the newest one stays");
+    assert_eq!(recorded_as_given_up(&rig), [(id(1, 1), vec![])]);
+    let warnings = rig.recorder.warnings.lock().unwrap().join("\n");
+    assert!(warnings.contains("gave up step 1 (attempt 1), "), "{warnings}");
+    let record = read_given_up(&rig.vault, &run_name()).unwrap().unwrap();
+    write_given_up(&rig.remotes[0], &record).await.unwrap();
+    assert_eq!(read_given_up_on(&rig.remotes).await, [record]);
+}
+
+#[tokio::test]
+async fn what_a_full_disk_gives_up_is_recorded_with_the_remotes_that_have_it() {
+    let mut rig = Rig::with_steps(3).await;
+    rig.add_one_that_is_away("away").await;
+    let report = pruned_for_space(&rig).await;
+    assert_eq!(report.removed, []);
+    assert_eq!(report.given_up, [id(1, 1), id(1, 2)]);
+    let on_disk = || vec!["disk".to_owned()];
+    assert_eq!(recorded_as_given_up(&rig), [(id(1, 2), on_disk()), (id(1, 1), on_disk())]);
+}
+
+#[tokio::test]
+async fn a_step_in_quarantine_is_durable_on_the_remote_where_it_was_before() {
+    let [rig, other] = [Rig::with_steps(1).await, Rig::with_directory().await];
+    let quarantined = rig.vault.quarantine(&run_name(), id(1, 1), "damaged").unwrap();
+    let is_durable_on = |rig: &Rig| step_state::is_quarantined_durable_on(&quarantined, &rig.remotes[0]);
+    assert!(is_durable_on(&rig).unwrap());
+    assert!(!is_durable_on(&other).unwrap(), "of the same name, and another one");
+}
+
+/// Somebody copied an old commit back, after gc had moved the tombstone into the record of retired steps.
+#[tokio::test]
+async fn the_commit_of_a_retired_step_is_removed_again() {
+    let rig = Rig::with_steps(3).await;
+    let key = rig.remotes[0].keys.commit(id(1, 1));
+    let commit = std::fs::read(rig.remote_root().join(&key)).unwrap();
+    assert_eq!(rig.prune(2).await.unwrap().removed, [id(1, 1)]);
+    assert_eq!(rig.gc_now().await.retired_steps, 1);
+    assert!(!rig.remote_root().join(rig.remotes[0].keys.tombstone(id(1, 1))).exists());
+    rig.write_object(&key, &commit);
+    assert_eq!(rig.committed().await, [id(1, 1), id(1, 2), id(1, 3)]);
+    assert_eq!(rig.prune(3).await.unwrap().removed, [id(1, 1)]);
+    assert_eq!(rig.committed().await, [id(1, 2), id(1, 3)]);
 }
 
 #[tokio::test]

@@ -22,6 +22,7 @@ use stepvault_engine::restore::{
     HandoffOptions, Parts, RestorePlan, RestoreReport, RestoreRequest, Target, Together, plan, restore,
 };
 use stepvault_engine::tier::catalog::read_commit;
+use stepvault_engine::tier::step_state::visible_and_incomplete;
 use stepvault_engine::upload::Uploaded;
 use stepvault_local::clock::SystemClock;
 use stepvault_testkit::faults::FaultAction;
@@ -301,6 +302,21 @@ async fn a_file_that_differs_between_nodes_fails_the_step_by_name_and_nothing_is
 }
 
 #[tokio::test]
+async fn a_step_that_lacks_a_part_is_listed_as_incomplete_until_it_is_removed() {
+    let cluster = Cluster::new(2).await;
+    cluster.save(0, 100, 1000).await;
+    let listed = async || visible_and_incomplete(cluster.remote(), None).await.unwrap();
+    let steps = listed().await;
+    assert_eq!(steps.ids, [id(1, 100)].into());
+    let told: Vec<(StepId, &str)> =
+        steps.incomplete.iter().map(|step| (step.id, step.name.as_str())).collect();
+    assert_eq!(told, [(id(1, 100), "step_100")]);
+    cluster.rigs[0].tombstone(100).await;
+    let steps = listed().await;
+    assert!(steps.ids.is_empty() && steps.incomplete.is_empty(), "{steps:?}");
+}
+
+#[tokio::test]
 async fn nodes_that_declare_different_things_are_told_so() {
     let mut cluster = Cluster::new(2).await;
     cluster.save(0, 100, 1000).await;
@@ -321,6 +337,24 @@ async fn nodes_that_declare_different_things_are_told_so() {
             .ends_with("it was begun in launch 'first', but on this node it belongs to launch 'second'"),
         "{error}"
     );
+    assert!(error.is_name_taken(), "another attempt solves it");
+}
+
+/// They would not agree on another attempt either, so none is begun.
+#[tokio::test]
+async fn a_node_that_counts_more_nodes_is_told_so_and_begins_no_attempt() {
+    let cluster = Cluster::new(2).await;
+    cluster.save(0, 100, 1000).await;
+    let source = cluster.rigs[1].write_step(100, &[("rank_1.distcp", 10)], 1, 1000);
+    let mut request = CheckpointToSeal { attempt: Some(Attempt::FIRST), ..cluster.request(1, &source) };
+    let place = NodePlace::new(ranked(1).unwrap(), NodeSet::counted(3).unwrap()).unwrap();
+    request.current.writer.place = place;
+    let report = cluster.rigs[1].push_as(request).await.unwrap();
+    let error = report.remotes[0].result.as_ref().unwrap_err();
+    assert_eq!((error.kind(), error.is_name_taken()), (ErrorKind::Conflict, false), "{error}");
+    let hint = "declare the same nodes everywhere, with --nodes or nodes = in the configuration";
+    let text = error.text_with_hint();
+    assert!(text.contains(hint), "{text}");
 }
 
 #[tokio::test]

@@ -41,6 +41,38 @@ fn steps_come_sorted_by_attempt_then_step() {
     assert!(place.vault.step(&run(), id(99)).unwrap().is_none());
 }
 
+#[test]
+fn notes_have_plain_names_and_are_listed_and_removed() {
+    let place = Place::new();
+    let keys = || place.vault.note_keys(&run()).unwrap();
+    assert_eq!(keys(), Vec::<String>::new());
+    for key in ["second", "first"] {
+        place.vault.write_note(&run(), key, b"note").unwrap();
+        place.vault.sync_note(&run(), key).unwrap();
+    }
+    assert_eq!(keys(), ["first", "second"]);
+    assert!(place.vault.remove_note(&run(), "first").unwrap());
+    assert!(!place.vault.remove_note(&run(), "first").unwrap());
+    assert_eq!(keys(), ["second"]);
+    for key in ["", ".hidden", "..", "a/b"] {
+        assert_eq!(error(place.vault.sync_note(&run(), key)).kind(), ErrorKind::Usage, "{key:?}");
+    }
+}
+
+#[test]
+fn the_state_on_a_remote_goes_with_the_step_into_quarantine_and_can_be_forgotten() {
+    let place = Place::new();
+    let uploaded = state(UploadState::Uploaded);
+    let step = place.sealed(1);
+    step.save_remote_state(&uploaded).unwrap();
+    assert!(step.forget_remote(&remote()).unwrap());
+    assert!(!step.forget_remote(&remote()).unwrap());
+    assert_eq!(step.remote_state(&remote()).unwrap(), None);
+    step.save_remote_state(&uploaded).unwrap();
+    let quarantined = place.vault.quarantine(&run(), id(1), "damaged").unwrap();
+    assert_eq!(quarantined.remote_state(&remote()).unwrap(), Some(uploaded));
+}
+
 /// A seal that says something else, with the right digest.
 fn anew(seal: &str, from: &str, to: &str) -> Vec<u8> {
     let (record, _) = seal.split_once('\n').unwrap();

@@ -102,6 +102,26 @@ fn the_cap_lets_the_oldest_go_and_keeps_the_rest() {
 }
 
 #[test]
+fn what_was_carried_out_before_is_part_of_the_plan_once() {
+    let earlier = planned(&steps([1, 2, 3, 4]), &last(2));
+    let mut plan = planned(&steps([2, 3, 4]), &last(1));
+    assert_eq!((dropped(&plan), plan.freed_bytes, plan.kept_bytes), (vec![2, 3], 20, 10));
+    let carried_out: Vec<Decision> = earlier.deletions().into_iter().cloned().collect();
+    plan.add_carried_out(carried_out);
+    assert_eq!((dropped(&plan), plan.freed_bytes, plan.kept_bytes), (vec![1, 2, 3], 30, 10));
+    let numbers: Vec<u64> = plan.decisions.iter().map(|decision| decision.id.step.number()).collect();
+    assert_eq!(numbers, [1, 2, 3, 4]);
+    assert_eq!(plan.decision(id(1, 1)).map(|decision| decision.verdict), Some(Verdict::Drop));
+}
+
+#[test]
+fn a_copy_that_was_not_confirmed_says_why() {
+    for unproven in [Unproven::Unanswered("no answer".to_owned()), Unproven::Lost("no answer".to_owned())] {
+        assert_eq!(unproven.reason(), "no answer");
+    }
+}
+
+#[test]
 fn a_plan_is_written_as_json_with_units_in_its_names() {
     let json = serde_json::to_value(planned(&steps([1, 2]), &last(1))).unwrap();
     assert_eq!(json["tier"], "s3-main");

@@ -259,3 +259,35 @@ fn two_runs_give_up_by_age_and_keep_a_valid_step_each() {
     make_room(&mut plans, &limits, Some(0), 0);
     assert_eq!((given_up(&plans[0]), given_up(&plans[1])), (vec![1], vec![2, 3]));
 }
+
+#[test]
+fn either_limit_limits_the_local_tier() {
+    let limits = |maximum_bytes, free_space_low_bytes| LocalLimits {
+        maximum_bytes,
+        free_space_low_bytes,
+        give_up_undurable: true,
+        ..LocalLimits::default()
+    };
+    assert!(limits(None, None).is_unset());
+    for limits in [limits(Some(1), None), limits(None, Some(1)), limits(Some(1), Some(1))] {
+        assert!(!limits.is_unset(), "{limits:?}");
+    }
+}
+
+#[test]
+fn no_more_steps_are_given_up_than_may_be_deleted_at_once() {
+    let mut all = local([1, 2, 3, 4, 5]);
+    for step in &mut all.steps {
+        step.elsewhere.durable_on.clear();
+    }
+    let limits = LocalLimits {
+        free_space_low_bytes: Some(u64::MAX),
+        give_up_undurable: true,
+        ..LocalLimits::default()
+    };
+    let guards = Guards { maximum_deletions: Some(2), ..Guards::default() };
+    let mut plans = vec![plan(&all, &KeepRules::default(), &LocalLimits::default(), &guards).unwrap()];
+    make_room(&mut plans, &limits, Some(0), 0);
+    let given_up: Vec<u64> = plans[0].given_up().iter().map(|decision| decision.id.step.number()).collect();
+    assert_eq!(given_up, [1, 2]);
+}
