@@ -48,10 +48,11 @@ fn a_sealed_step_outlives_the_trainers_own() {
 
 #[test]
 fn a_large_copy_is_reported_as_far_as_it_can_be_read_and_its_end_when_it_is_whole() {
-    const PART: u64 = 8 << 20;
+    const PART_BYTES: usize = 8 << 20;
+    const PART: u64 = PART_BYTES as u64;
     let place = Place::new();
     let source = place.checkpoint("step_1");
-    fs::write(source.join("full"), vec![3; PART as usize * 2 + 5]).unwrap();
+    fs::write(source.join("full"), vec![3; PART_BYTES * 2 + 5]).unwrap();
     // A hole in the middle, and one at the end.
     let mut sparse = fs::File::create(source.join("sparse")).unwrap();
     sparse.write_all(&[4; 100]).unwrap();
@@ -63,7 +64,8 @@ fn a_large_copy_is_reported_as_far_as_it_can_be_read_and_its_end_when_it_is_whol
     request.checkpoint.links = LinkPolicy::Copy;
     let mut reports = Vec::new();
     let sealed = seal_reporting(&place.vault, &request, &mut |copy| {
-        let (bytes, end) = (fs::read(source.join(&copy.file.path)).unwrap(), copy.copied_bytes as usize);
+        let bytes = fs::read(source.join(&copy.file.path)).unwrap();
+        let end = usize::try_from(copy.copied_bytes).unwrap();
         let file = fs::File::open(&copy.place).unwrap();
         let mut there = vec![0; end];
         file.read_exact_at(&mut there, 0).unwrap();
