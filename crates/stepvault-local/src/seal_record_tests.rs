@@ -329,7 +329,7 @@ fn a_step_says_how_its_files_were_taken_and_what_it_sends() {
     let taken = methods.map(|method| {
         let mut record = record();
         record.files[1].method = method;
-        let step = crate::sealed::SealedStep::new(std::path::PathBuf::new(), record);
+        let step = crate::sealed::SealedStep::new(PathBuf::new(), record);
         (step.has_reflinks(), step.has_hard_links())
     });
     assert_eq!(taken, [(false, false), (true, false), (false, true)]);
