@@ -4,11 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 
 use parking_lot::Mutex;
-use stepvault_core::digest::Sha256Digest;
 use stepvault_core::document::ErrorInfo;
-use stepvault_core::ids::{Revision, RunName, Step, StepId};
 use stepvault_core::starts::Process;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, Result, Revision, RunName, Sha256Digest, Step, StepId};
 use stepvault_local::process;
 use stepvault_local::tree::scan;
 use tokio::sync::{Notify, watch};

@@ -9,12 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use stepvault_core::Result;
-use stepvault_core::ids::{Attempt, StepId};
 use stepvault_core::manifest::PartManifest;
-use stepvault_core::nodes::Writer;
 use stepvault_core::records::Claim;
-use stepvault_core::timestamp::Timestamp;
+use stepvault_core::{Attempt, Result, StepId, Timestamp, Writer};
 use stepvault_engine::launches::launch_attempts;
 use stepvault_engine::outage::is_outage;
 use stepvault_engine::tier::catalog::{claimed_ids, present_parts};

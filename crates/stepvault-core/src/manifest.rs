@@ -5,18 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::codec::{FORMAT, Record};
-use crate::digest::{DigestAlgorithm, Sha256Digest};
 pub use crate::entries::{
     DirectoryEntry, FileEntry, MODE_MASK, Shape, SymlinkEntry, check_link_target, is_zero,
 };
-use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{NodeName, RunName, StepId};
 use crate::keys::check_step_name;
 use crate::links::check_links;
 use crate::members;
-use crate::path::RelativePath;
 use crate::step_origin::StepOrigin;
-use crate::timestamp::Timestamp;
+use crate::{
+    DigestAlgorithm, Error, ErrorKind, NodeName, RelativePath, Result, RunName, Sha256Digest, StepId,
+    Timestamp,
+};
 
 /// Maximum number of entries in one node's part of a step. The manifest must also fit into a record, which paths of
 /// more than 140 bytes on average reach first. Both limits are checked when the step is sealed, before anything is

@@ -7,11 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::codec::{FORMAT, Record};
 use crate::digest::is_hex;
-use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{Attempt, NodeName, RunName, StepId};
 use crate::keys::check_step_name;
 use crate::launch::LaunchName;
-use crate::nodes::NodeSet;
+use crate::{Attempt, Error, ErrorKind, NodeName, NodeSet, Result, RunName, StepId};
 
 /// Marks a run on a remote, or a local vault, as stepvault's, with a unique identity.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

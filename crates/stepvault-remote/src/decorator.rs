@@ -7,8 +7,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
-use stepvault_core::Result;
-use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
+use stepvault_core::{DigestAlgorithm, FileDigest, PartDigest, Result};
 
 use crate::payload::Payload;
 use crate::store::{

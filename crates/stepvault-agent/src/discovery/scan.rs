@@ -4,9 +4,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use stepvault_core::ids::Step;
-use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{ErrorKind, Result};
+use stepvault_core::{ErrorKind, Result, Step, Timestamp};
 use stepvault_formats::find::{
     FindOptions, Found, FoundStep, Leftover, RunBelow, copied_files, find_steps, leftovers, runs_below,
 };

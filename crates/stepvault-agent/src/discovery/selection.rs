@@ -5,9 +5,8 @@ use std::path::Path;
 
 use stepvault_core::config::LinkPolicy;
 use stepvault_core::entries::SymlinkEntry;
-use stepvault_core::ids::Step;
-use stepvault_core::path::RelativePath;
 use stepvault_core::step_origin::{BestName, MAX_LINKS, StepOrigin};
+use stepvault_core::{RelativePath, Step};
 use stepvault_formats::find::{Found, FoundStep};
 use stepvault_formats::profile::{PathGlob, Profile, last_component};
 use stepvault_local::tree::Checkpoint;

@@ -7,18 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use stepvault_core::Result;
 use stepvault_core::codec::{decode, encode};
 use stepvault_core::config::RunSettings;
 use stepvault_core::drain::{DrainRecord, LeftStep, RemotePlan, Waiting, parts_at_once, plan};
 use stepvault_core::file_parts::FileParts;
-use stepvault_core::ids::{NodeName, RemoteName, RunName, StepId};
-use stepvault_engine::blocking::blocking;
+use stepvault_core::{NodeName, RemoteName, Result, RunName, StepId};
 use stepvault_engine::node_records::Drains;
-use stepvault_engine::tier::run_remote::RunRemote;
-use stepvault_local::clock;
-use stepvault_local::sealed::SealedStep;
-use stepvault_local::vault::Vault;
+use stepvault_engine::{RunRemote, blocking};
+use stepvault_local::{SealedStep, Vault, clock};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::agent_status::Reporter;

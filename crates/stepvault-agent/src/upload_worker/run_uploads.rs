@@ -5,19 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use stepvault_core::config::RunSettings;
-use stepvault_core::ids::StepId;
-use stepvault_core::observe::{Event, Tier};
 use stepvault_core::records::Pin;
 use stepvault_core::retention::{
     Elsewhere, Guards, KeepRules, LocalLimits, Needed, StepFacts, TierView, Verdict, Verified,
     abandoned_steps, plan,
 };
-use stepvault_core::{Error, Result};
+use stepvault_core::{Error, Event, Result, StepId, Tier};
 use stepvault_engine::exclusive::{ExclusiveRun, Purpose};
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_engine::upload::UploadSession;
-use stepvault_local::clock;
-use stepvault_local::sealed::SealedStep;
+use stepvault_local::{SealedStep, clock};
 use tokio::time::{Duration, Instant};
 
 use super::missing_parts::MissingParts;

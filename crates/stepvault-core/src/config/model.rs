@@ -8,13 +8,9 @@ use std::time::Duration;
 use super::finding::{Explained, Finding, Source};
 use super::key::KeyPath;
 use super::sources::FileText;
-use crate::digest::DigestAlgorithm;
-use crate::ids::{NodeName, RemoteName, RunName};
-use crate::nodes::NodeSet;
-use crate::path::RelativePath;
-use crate::remote_settings::RemoteSettings;
 use crate::retention::{KeepRules, LocalLimits};
 use crate::starts::{DemotionRule, RestartLoopRule};
+use crate::{DigestAlgorithm, NodeName, NodeSet, RelativePath, RemoteName, RemoteSettings, RunName};
 
 /// The complete configuration, after file, environment and flags have been merged and checked.
 #[derive(Debug, Clone, PartialEq)]

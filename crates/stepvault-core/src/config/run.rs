@@ -3,9 +3,8 @@
 use super::merge::Merged;
 use super::model::{Completion, RunSettings};
 use super::section::{Section, defaults};
-use crate::digest::DigestAlgorithm;
-use crate::ids::{RemoteName, RunName};
 use crate::retention::KeepRules;
+use crate::{DigestAlgorithm, RemoteName, RunName};
 
 impl RunSettings {
     /// Returns a run with the default of every key and no keep rules.

@@ -10,10 +10,8 @@ use super::finding::Source;
 use super::key::KeyPath;
 use super::merge::{Key, Merged};
 use super::value::{Kind, best, duration, nodes_text, size};
-use crate::error::{Error, ErrorKind, Result};
-use crate::nodes::NodeSet;
-use crate::path::RelativePath;
 use crate::retention::BestRule;
+use crate::{Error, ErrorKind, NodeSet, RelativePath, Result};
 
 /// One table. Each method that reads a key adds it to the [schema](super::merge::Schema) with its kind and its default.
 /// A value fits its key already; what a conversion can still refuse becomes a fault, and the type's own default stands

@@ -10,11 +10,10 @@ use async_trait::async_trait;
 use futures::future::BoxFuture;
 use futures::stream::{BoxStream, StreamExt as _, try_unfold};
 use parking_lot::Mutex;
-use stepvault_core::digest::{ContentDigest, FileDigest, Sha256Digest};
-use stepvault_core::ids::RemoteName;
-use stepvault_core::observe::{Event, Observer, Tier};
-use stepvault_core::remote_settings::RemoteSettings;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{
+    ContentDigest, Error, ErrorKind, Event, FileDigest, Observer, RemoteName, RemoteSettings, Result,
+    Sha256Digest, Tier,
+};
 use tokio::time::Instant;
 
 use super::gate::{Gate, backoff};

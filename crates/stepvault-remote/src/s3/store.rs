@@ -8,8 +8,7 @@ use aws_sdk_s3::error::SdkError;
 use aws_sdk_s3::operation::head_object::HeadObjectOutput;
 use aws_sdk_s3::types::{ServerSideEncryption, StorageClass};
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
-use stepvault_core::remote_settings::RemoteSettings;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, RemoteSettings, Result};
 
 use super::checksums::ALL_CHECKS;
 use super::client::Clients;

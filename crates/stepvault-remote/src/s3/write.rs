@@ -6,8 +6,7 @@ use std::time::SystemTime;
 use aws_sdk_s3::operation::complete_multipart_upload::CompleteMultipartUploadOutput;
 use aws_sdk_s3::operation::complete_multipart_upload::builders::CompleteMultipartUploadFluentBuilder;
 use aws_sdk_s3::types::{CompletedMultipartUpload, CompletedPart, Delete, ObjectIdentifier};
-use stepvault_core::digest::{DigestAlgorithm, PartDigest};
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{DigestAlgorithm, Error, ErrorKind, PartDigest, Result};
 
 use super::checksums::{
     ALL_CHECKS, AnswerHeaders, SentChecksum, answered, date_of, of_upload, returned, stored,

@@ -6,10 +6,7 @@ use itertools::Itertools as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::document::StepIdMembers;
-use stepvault_core::ids::StepId;
-use stepvault_core::remote_settings::RemoteSettings;
-use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, RemoteSettings, Result, StepId, Timestamp};
 use stepvault_engine::tier::runs::{RunOnRemote, Runs, list_runs};
 use stepvault_remote::open::open_with;
 

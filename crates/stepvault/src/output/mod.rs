@@ -16,9 +16,7 @@ use indicatif::MultiProgress;
 use itertools::Itertools as _;
 use serde::Serialize;
 use stepvault_core::document::{Document, ErrorAnswer, ErrorInfo};
-use stepvault_core::ids::NodeName;
-use stepvault_core::nodes::NodePlace;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, NodeName, NodePlace, Result};
 
 /// A result that can be printed for people and for programs.
 pub(crate) trait Report: Serialize {

@@ -2,10 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use stepvault_core::clock::Clock as _;
 use stepvault_core::config::RunSettings;
-use stepvault_core::ids::RunName;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Clock as _, Error, ErrorKind, Result, RunName};
 use stepvault_engine::doctor::local::{GivenForecast, LocalToCheck, RunToCheck};
 use stepvault_local::clock::SystemClock;
 

@@ -13,9 +13,8 @@ use std::time::Duration;
 
 use clap::Args;
 use stepvault_agent::{Stop, StopReason};
-use stepvault_core::ids::{Attempt, Step};
 use stepvault_core::starts::{End, Ending};
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Attempt, Error, ErrorKind, Result, Step};
 use stepvault_engine::exclusive::{Purpose, TIME_TO_LIVE};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;

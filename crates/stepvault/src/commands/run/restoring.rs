@@ -3,11 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use stepvault_core::clock::Clock as _;
 use stepvault_core::config::{Config, RestoreSync};
-use stepvault_core::ids::StepId;
 use stepvault_core::starts::{StartedProgram, demoted, restart_loop};
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Clock as _, Error, ErrorKind, Result, StepId};
 use stepvault_engine::restore::{RestoreRequest, Target, WantedSteps, restore};
 use stepvault_local::clock::SystemClock;
 use stepvault_local::probe::mounts::{Mounts, lost_with_machine};
