@@ -37,11 +37,6 @@ impl Layout {
         }
     }
 
-    /// Returns the directory of incomplete uploads.
-    pub(super) fn uploads(&self) -> PathBuf {
-        self.root.join(UPLOADS_DIRECTORY)
-    }
-
     /// Returns the deepest directory that holds all keys that begin with `prefix`, relative to the root and with a
     /// trailing slash; empty for the root itself.
     pub(super) fn directory_of(prefix: &str) -> Result<&str> {
@@ -116,9 +111,7 @@ impl Blocking {
                 .hint("check that the file system is mounted and its server answers")),
         }
     }
-}
 
-impl Blocking {
     /// Like [`Self::run`], for reads: a failed read may be retried and says nothing about the object.
     pub(super) async fn read<T: Send + 'static>(
         self,
