@@ -25,7 +25,7 @@ use super::node_records::{GivenUpDocument, LeftByDrain};
 use super::starts::StartsStatus;
 use crate::context::{DefaultVault, Settings, Tiers};
 use crate::exit_code::ExitCode;
-use crate::output::table::{UNLIMITED, fit, width_of};
+use crate::output::table::{fit, width_of};
 use crate::output::{Report, human, table};
 use crate::session::Session;
 use steps::StepStatus;
@@ -404,10 +404,6 @@ impl StatusDocument {
 }
 
 impl Report for StatusDocument {
-    fn human(&self) -> String {
-        self.fitted(UNLIMITED)
-    }
-
     fn fitted(&self, width: usize) -> String {
         let mut lines = vec![
             format!("run    {}", self.run),

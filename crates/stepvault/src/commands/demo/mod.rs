@@ -26,7 +26,6 @@ use super::inventory::Inventory;
 use super::{prune, push, restore};
 use crate::context::{DefaultVault, Settings, Tiers, vault_beside};
 use crate::exit_code::ExitCode;
-use crate::output::table::UNLIMITED;
 use crate::output::{Output, Report, human, table};
 use crate::session::Session;
 use trainer::{WrittenFile, write_checkpoint};
@@ -327,10 +326,6 @@ fn expect(holds: bool, what: &str, found: impl std::fmt::Display) -> Result<()> 
 }
 
 impl Report for DemoDocument {
-    fn human(&self) -> String {
-        self.fitted(UNLIMITED)
-    }
-
     fn fitted(&self, width: usize) -> String {
         let stages = self.stages.iter();
         let stages =
