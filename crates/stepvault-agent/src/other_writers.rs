@@ -33,22 +33,16 @@ const MAX_UNDECIDED: usize = 64;
 #[derive(Debug)]
 pub(crate) struct WatchedRun {
     /// The remote, wrapped in a timeout.
-    remote: RunRemote,
+    pub(crate) remote: RunRemote,
     /// The claims that existed at the first listing.
-    known: Option<Known>,
-    undecided: BTreeMap<StepId, Claim>,
+    pub(crate) known: Option<Known>,
+    pub(crate) undecided: BTreeMap<StepId, Claim>,
 }
 
 #[derive(Debug)]
-struct Known {
+pub(crate) struct Known {
     claims: BTreeSet<StepId>,
     launches: BTreeSet<Attempt>,
-}
-
-impl WatchedRun {
-    pub(crate) fn new(remote: RunRemote) -> Self {
-        Self { remote, known: None, undecided: BTreeMap::new() }
-    }
 }
 
 /// The task that detects other writers.

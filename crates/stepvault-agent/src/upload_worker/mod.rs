@@ -418,7 +418,7 @@ impl UploadWorker {
                 // A full disk says nothing about the step.
                 let patient = error.kind() == ErrorKind::NoSpace && !self.shared.options.lifecycle.once;
                 tries.given_up =
-                    is_ending && (trouble.needs_operator || !patient && tries.pause.failures() >= enough);
+                    is_ending && (trouble.needs_operator || !patient && tries.pause.failures >= enough);
                 self.shared.reporter.status.step_failed(here, trouble);
                 subject_of_step(here)
             }

@@ -223,7 +223,7 @@ fn restart(table: &mut Section<'_>) -> RestartSettings {
             crashes: table.number("demote-after", 0, "3"),
             within_seconds: crash_within.unwrap_or_default(),
         },
-        wait_for_uploads: table.optional_duration("wait-for-uploads"),
+        wait_for_uploads: table.duration_or("wait-for-uploads", None),
     }
 }
 
