@@ -356,7 +356,7 @@ pub(super) fn restore_context(tiers: &Tiers) -> RestoreContext {
     RestoreContext {
         vault: tiers.vault.clone(),
         remotes: tiers.remotes.clone(),
-        sync: tiers.settings.config.restore.sync,
+        sync: tiers.settings.config.restore_sync,
         budget: tiers.budget.clone(),
         observer: tiers.observer(),
     }

@@ -102,7 +102,7 @@ pub(super) async fn restore_step(
 fn name_needless_syncs(session: &Session, place: &Place, tiers: &Tiers) {
     let mounts = Mounts::read();
     let lost = mounts.by_name(&place.directory).and_then(lost_with_machine);
-    if let Some(lost) = lost.filter(|_| tiers.settings.config.restore.sync == RestoreSync::Full) {
+    if let Some(lost) = lost.filter(|_| tiers.settings.config.restore_sync == RestoreSync::Full) {
         let text = format!(
             "{} is {lost} and lost with this machine: with restore.sync = \"none\", no restore waits for it",
             place.directory.display()
