@@ -71,60 +71,7 @@ impl PartManifest {
         // The sum was checked for overflow when the manifest was read or built.
         self.files.iter().map(|file| file.size_bytes).sum()
     }
-}
 
-impl Record for PartManifest {
-    const WHAT: &'static str = "part manifest";
-
-    fn check(&self) -> Result<()> {
-        if self.format != FORMAT {
-            return Err(inconsistent(format!(
-                "it has format {}, and this stepvault knows {FORMAT}",
-                self.format
-            )));
-        }
-        check_step_name(&self.name)?;
-        if self.files.len() + self.directories.len() + self.symlinks.len() > MAX_ENTRIES {
-            return Err(inconsistent(format!("more than {MAX_ENTRIES} entries")));
-        }
-        if !self.written_at.is_canonical() || !self.metrics.values().all(|value| value.is_finite()) {
-            return Err(inconsistent("its time is out of range, or a metric is not a finite number"));
-        }
-        let mut total_bytes = 0_u64;
-        for file in &self.files {
-            file.check()?;
-            if file.content.algorithm() != self.digest {
-                return Err(inconsistent(format!(
-                    "the digests of {} are {}, and those of the part are {}",
-                    file.path,
-                    file.content.algorithm(),
-                    self.digest
-                )));
-            }
-            total_bytes = total_bytes
-                .checked_add(file.size_bytes)
-                .ok_or_else(|| inconsistent("its sizes add up to more than 64 bits"))?;
-        }
-        for directory in &self.directories {
-            if directory.mode & !MODE_MASK != 0 || !directory.mtime.is_canonical() {
-                return Err(inconsistent("a directory's mode or time is out of range"));
-            }
-        }
-        check_links(&self.symlinks)?;
-        if let Some(why) = self.origin.fault() {
-            return Err(inconsistent(why));
-        }
-        self.check_shape()?;
-        self.check_tree()?;
-        self.check_members()
-    }
-}
-
-fn inconsistent(why: impl std::fmt::Display) -> Error {
-    Error::new(ErrorKind::Damaged, "the manifest is inconsistent").because(why)
-}
-
-impl PartManifest {
     fn check_shape(&self) -> Result<()> {
         match self.shape {
             Shape::File => {
@@ -188,6 +135,57 @@ impl PartManifest {
         }
         Ok(())
     }
+}
+
+impl Record for PartManifest {
+    const WHAT: &'static str = "part manifest";
+
+    fn check(&self) -> Result<()> {
+        if self.format != FORMAT {
+            return Err(inconsistent(format!(
+                "it has format {}, and this stepvault knows {FORMAT}",
+                self.format
+            )));
+        }
+        check_step_name(&self.name)?;
+        if self.files.len() + self.directories.len() + self.symlinks.len() > MAX_ENTRIES {
+            return Err(inconsistent(format!("more than {MAX_ENTRIES} entries")));
+        }
+        if !self.written_at.is_canonical() || !self.metrics.values().all(|value| value.is_finite()) {
+            return Err(inconsistent("its time is out of range, or a metric is not a finite number"));
+        }
+        let mut total_bytes = 0_u64;
+        for file in &self.files {
+            file.check()?;
+            if file.content.algorithm() != self.digest {
+                return Err(inconsistent(format!(
+                    "the digests of {} are {}, and those of the part are {}",
+                    file.path,
+                    file.content.algorithm(),
+                    self.digest
+                )));
+            }
+            total_bytes = total_bytes
+                .checked_add(file.size_bytes)
+                .ok_or_else(|| inconsistent("its sizes add up to more than 64 bits"))?;
+        }
+        for directory in &self.directories {
+            if directory.mode & !MODE_MASK != 0 || !directory.mtime.is_canonical() {
+                return Err(inconsistent("a directory's mode or time is out of range"));
+            }
+        }
+        check_links(&self.symlinks)?;
+        if let Some(why) = self.origin.fault() {
+            return Err(inconsistent(why));
+        }
+        self.check_shape()?;
+        self.check_tree()?;
+        self.check_members()
+    }
+}
+
+fn inconsistent(why: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Damaged, "the manifest is inconsistent").because(why)
 }
 
 #[cfg(test)]

@@ -103,17 +103,7 @@ impl DrainPlanner {
             sleep(INTERVAL).await;
         }
     }
-}
 
-/// How many parts of a step are sent at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct PartsAtOnce {
-    /// Length of the step's largest part.
-    part_bytes: u64,
-    pub(crate) count: usize,
-}
-
-impl DrainPlanner {
     /// Returns how many parts of the step to send at once: `at_most`, unless few of them would be whole at the deadline.
     pub(crate) fn parts_at_once(&self, step: &SealedStep, at_most: usize) -> PartsAtOnce {
         let files = step.record().own_files().into_iter();
@@ -150,6 +140,14 @@ impl DrainPlanner {
         let left = self.shared.drain.time_left().until_the_end.unwrap_or_default();
         u128::from(unsent) * 1000 <= u128::from(rate) * left.as_millis() / 2
     }
+}
+
+/// How many parts of a step are sent at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PartsAtOnce {
+    /// Length of the step's largest part.
+    part_bytes: u64,
+    pub(crate) count: usize,
 }
 
 /// Reports once, when the service is asked to stop, what is expected to be finished in the remaining time.
