@@ -66,10 +66,6 @@ impl Announcement {
             .hint("write the next step under this name only after the announcement is 'sealed'"))
     }
 
-    fn is_for_the_same(&self, other: &Self) -> bool {
-        self.is_of_the_same_step(other) && self.metrics == other.metrics
-    }
-
     fn is_of_the_same_step(&self, other: &Self) -> bool {
         (&self.run, &self.path, self.step, &self.name) == (&other.run, &other.path, other.step, &other.name)
     }
@@ -161,7 +157,9 @@ impl Announcements {
                 return Ok(Added::Gathering(id));
             }
         } else if let Some(same) = state.waiting.iter().find(|waiting| {
-            waiting.is_for_the_same(&announcement) && waiting.announced == announcement.announced
+            waiting.is_of_the_same_step(&announcement)
+                && waiting.metrics == announcement.metrics
+                && waiting.announced == announcement.announced
         }) {
             return Ok(Added::Waiting(same.id));
         }

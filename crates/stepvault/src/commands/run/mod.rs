@@ -99,7 +99,7 @@ pub(crate) async fn run(session: &Session, arguments: RunArguments) -> Result<Ex
             .because("stdout belongs to the trainer")
             .hint("run 'stepvault status --json' to see the steps and the last starts"));
     }
-    if signals::is_init_needed() {
+    if std::process::id() == 1 {
         return signals::run_as_init().await;
     }
     let in_foreground = shares_terminal();
