@@ -6,11 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use stepvault_core::ids::{RemoteName, RunName, StepId};
-use stepvault_core::observe::Observer;
 use stepvault_core::starts::RestartLoop;
-use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, ErrorKind};
+use stepvault_core::{Error, ErrorKind, Observer, RemoteName, RunName, StepId, Timestamp};
 use stepvault_formats::step_name;
 use stepvault_local::clock;
 use tokio::sync::watch;

@@ -4,11 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 
 use parking_lot::Mutex;
-use stepvault_core::digest::Sha256Digest;
 use stepvault_core::document::ErrorInfo;
-use stepvault_core::ids::{Revision, RunName, Step, StepId};
 use stepvault_core::starts::Process;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, Result, Revision, RunName, Sha256Digest, Step, StepId};
 use stepvault_local::process;
 use stepvault_local::tree::scan;
 use tokio::sync::{Notify, watch};
@@ -66,10 +64,6 @@ impl Announcement {
             .on(self.path.display())
             .because("it was modified after it was announced and before it was sealed")
             .hint("write the next step under this name only after the announcement is 'sealed'"))
-    }
-
-    fn is_for_the_same(&self, other: &Self) -> bool {
-        self.is_of_the_same_step(other) && self.metrics == other.metrics
     }
 
     fn is_of_the_same_step(&self, other: &Self) -> bool {
@@ -163,7 +157,9 @@ impl Announcements {
                 return Ok(Added::Gathering(id));
             }
         } else if let Some(same) = state.waiting.iter().find(|waiting| {
-            waiting.is_for_the_same(&announcement) && waiting.announced == announcement.announced
+            waiting.is_of_the_same_step(&announcement)
+                && waiting.metrics == announcement.metrics
+                && waiting.announced == announcement.announced
         }) {
             return Ok(Added::Waiting(same.id));
         }

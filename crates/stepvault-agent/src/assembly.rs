@@ -1,6 +1,7 @@
 //! Creates the tasks of the service from what they share.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use stepvault_core::config::RunSettings;
@@ -97,7 +98,9 @@ impl Tasks {
             prunes,
             other_writers: OtherWriters {
                 shared: Arc::clone(shared),
-                runs: watched.map(WatchedRun::new).collect(),
+                runs: watched
+                    .map(|remote| WatchedRun { remote, known: None, undecided: BTreeMap::new() })
+                    .collect(),
                 started_at: clock::now(),
             },
         }

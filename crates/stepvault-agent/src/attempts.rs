@@ -4,9 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use stepvault_core::Error;
-use stepvault_core::ids::{RunName, StepId};
-use stepvault_core::observe::{Observer, SilentObserver};
+use stepvault_core::{Error, Observer, RunName, SilentObserver, StepId};
 use stepvault_engine::placement::{
     CurrentWriter, Determined, Outcome, determine_attempts, provisional_steps,
 };

@@ -2,15 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use stepvault_core::Result;
-use stepvault_core::ids::{RemoteName, StepId};
 use stepvault_core::records::Pin;
-use stepvault_engine::blocking::blocking;
-use stepvault_engine::tier::run_remote::RunRemote;
+use stepvault_core::{RemoteName, Result, StepId};
 use stepvault_engine::tier::step_state::is_durable_on;
 use stepvault_engine::upload::missing_bytes;
-use stepvault_local::sealed::SealedStep;
-use stepvault_local::vault::Vault;
+use stepvault_engine::{RunRemote, blocking};
+use stepvault_local::{SealedStep, Vault};
 
 /// The sealed steps of a run, and those that the remote lacks, both with the newest last.
 #[derive(Debug)]

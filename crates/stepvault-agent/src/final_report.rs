@@ -3,14 +3,11 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use stepvault_core::Result;
 use stepvault_core::config::RunSettings;
-use stepvault_core::ids::RunName;
-use stepvault_engine::blocking::blocking;
-use stepvault_engine::tier::run_remote::RunRemote;
+use stepvault_core::{Result, RunName};
 use stepvault_engine::tier::step_state::{Durability, is_quarantined_durable_on};
-use stepvault_local::sealed::SealedStep;
-use stepvault_local::vault::Vault;
+use stepvault_engine::{RunRemote, blocking};
+use stepvault_local::{SealedStep, Vault};
 
 use crate::backlog::{is_durable, unsent_bytes};
 use crate::discovery::WAITS_FOR_SCAN;

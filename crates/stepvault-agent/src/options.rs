@@ -8,11 +8,8 @@ use stepvault_core::config::{
     AgentSettings, Config, Finding, LocalSettings, NoticeSource, Notices, RunSettings, Source,
     UploadSettings, faults_error, nearest,
 };
-use stepvault_core::ids::{Attempt, NodeName, RemoteName};
-use stepvault_core::nodes::Writer;
-use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::starts::RestartLoopRule;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Attempt, Error, ErrorKind, NodeName, RemoteName, RemoteSettings, Result, Writer};
 use stepvault_engine::blocking::blocking;
 use stepvault_formats::find::Extent;
 use stepvault_formats::profile::ProfileSet;

@@ -9,12 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use stepvault_core::Result;
-use stepvault_core::ids::{Attempt, StepId};
 use stepvault_core::manifest::PartManifest;
-use stepvault_core::nodes::Writer;
 use stepvault_core::records::Claim;
-use stepvault_core::timestamp::Timestamp;
+use stepvault_core::{Attempt, Result, StepId, Timestamp, Writer};
 use stepvault_engine::launches::launch_attempts;
 use stepvault_engine::outage::is_outage;
 use stepvault_engine::tier::catalog::{claimed_ids, present_parts};
@@ -36,22 +33,16 @@ const MAX_UNDECIDED: usize = 64;
 #[derive(Debug)]
 pub(crate) struct WatchedRun {
     /// The remote, wrapped in a timeout.
-    remote: RunRemote,
+    pub(crate) remote: RunRemote,
     /// The claims that existed at the first listing.
-    known: Option<Known>,
-    undecided: BTreeMap<StepId, Claim>,
+    pub(crate) known: Option<Known>,
+    pub(crate) undecided: BTreeMap<StepId, Claim>,
 }
 
 #[derive(Debug)]
-struct Known {
+pub(crate) struct Known {
     claims: BTreeSet<StepId>,
     launches: BTreeSet<Attempt>,
-}
-
-impl WatchedRun {
-    pub(crate) fn new(remote: RunRemote) -> Self {
-        Self { remote, known: None, undecided: BTreeMap::new() }
-    }
 }
 
 /// The task that detects other writers.

@@ -9,7 +9,8 @@ use tokio::time::Instant;
 /// Counts consecutive failures, and the time of the next try.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Pause {
-    failures: u32,
+    /// The number of consecutive failures.
+    pub(crate) failures: u32,
     until: Option<Instant>,
 }
 
@@ -34,11 +35,6 @@ impl Pause {
     /// Forgets all failures.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
-    }
-
-    /// Returns the number of consecutive failures.
-    pub(crate) fn failures(&self) -> u32 {
-        self.failures
     }
 
     /// Returns when it may be retried; `None` for immediately.
@@ -141,9 +137,9 @@ mod tests {
         assert!(wait >= LONGEST.mul_f64(0.7) && wait <= LONGEST.mul_f64(1.25), "{wait:?}");
         pause.failed(LONGEST, Some(Duration::from_mins(10)));
         assert!(wait_of(&pause) > Duration::from_secs(590));
-        assert_eq!(pause.failures(), 42);
+        assert_eq!(pause.failures, 42);
         pause.clear();
-        assert_eq!((pause.failures(), pause.until()), (0, None));
+        assert_eq!((pause.failures, pause.until()), (0, None));
     }
 
     #[test]

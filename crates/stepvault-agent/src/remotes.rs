@@ -8,15 +8,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt as _;
-use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use parking_lot::Mutex;
 use stepvault_core::config::RunSettings;
-use stepvault_core::ids::RunName;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, Result, RunName};
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_local::vault::Vault;
-use stepvault_remote::decorator::{Answer, Request, StoreDecorator};
+use stepvault_remote::decorator::{Answer, Call, Request, StoreDecorator};
 use stepvault_remote::store::{ObjectInfo, RemoteStore};
 use tokio::time::Instant;
 
@@ -143,11 +141,7 @@ impl StoreDecorator for TimeoutStore {
         &*self.inner
     }
 
-    async fn around<'a, T, C>(&'a self, _request: Request, call: C) -> Result<T>
-    where
-        T: Answer + 'a,
-        C: Fn() -> BoxFuture<'a, Result<T>> + Send + Sync + 'a,
-    {
+    async fn around<'a, T: Answer + 'a, C: Call<'a, T>>(&'a self, _request: Request, call: C) -> Result<T> {
         self.gate.check(self.inner.url())?;
         let answer = self.gate.within(self.inner.url(), call()).await?;
         if answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unreachable) {

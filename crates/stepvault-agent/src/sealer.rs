@@ -5,19 +5,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stepvault_core::clock::Clock as _;
 use stepvault_core::config::LinkPolicy;
-use stepvault_core::ids::{RunName, Step};
 use stepvault_core::placement::LiveSave;
-use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Clock as _, Error, ErrorKind, Result, RunName, Step, Timestamp};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::launches::{knows_launches, record_beginning};
 use stepvault_engine::placement::CurrentWriter;
 use stepvault_engine::push::{CheckpointToSeal, MetricsSource, SealOutcome, identify_and_seal};
-use stepvault_local::clock::SystemClock;
 use stepvault_local::seal_record::AttemptOrigin;
-use stepvault_local::tree::Checkpoint;
+use stepvault_local::{Checkpoint, SystemClock};
 use tokio::time::Instant;
 
 use crate::announcements::{Announcement, SealedFor};

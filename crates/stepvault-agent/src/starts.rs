@@ -2,21 +2,17 @@
 
 use std::sync::Arc;
 
-use stepvault_core::Result;
-use stepvault_core::ids::{NodeName, RunName};
 use stepvault_core::starts::{End, Ending, RestartLoopRule, Start, StartedProgram, restart_loop};
-use stepvault_engine::blocking::blocking;
+use stepvault_core::{NodeName, Result, RunName};
 use stepvault_engine::node_records::{read_starts, write_starts};
-use stepvault_engine::tier::run_remote::RunRemote;
-use stepvault_local::process;
-use stepvault_local::vault::Vault;
+use stepvault_engine::{RunRemote, blocking};
+use stepvault_local::{Vault, clock, process};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::remotes::remotes_of;
 use crate::shared::Shared;
 use crate::stop::StopRequest;
-use stepvault_local::clock;
 
 /// Returns the record of a start by this process.
 pub fn new_start(who: StartedProgram, node: NodeName, launch: Option<String>) -> Start {

@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use stepvault_core::config::RunSettings;
-use stepvault_core::ids::{NodeName, RunName, StepId};
-use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, NodeName, Result, RunName, StepId, Timestamp};
 use stepvault_engine::blocking::blocking;
 use stepvault_local::vault::Vault;
 

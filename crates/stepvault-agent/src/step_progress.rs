@@ -9,12 +9,10 @@ use std::sync::Arc;
 use futures::future::join_all;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use stepvault_core::Result;
-use stepvault_core::ids::{Attempt, RemoteName, Revision, RunName, Step, StepId};
 use stepvault_core::retention::abandoned_steps;
-use stepvault_engine::blocking::blocking;
-use stepvault_engine::tier::run_remote::RunRemote;
+use stepvault_core::{Attempt, RemoteName, Result, Revision, RunName, Step, StepId};
 use stepvault_engine::tier::step_state::{recorded_state, visible_steps};
+use stepvault_engine::{RunRemote, blocking};
 use stepvault_local::sealed::{SealedStep, UploadState};
 use stepvault_local::vault::Vault;
 

@@ -25,17 +25,6 @@ pub enum StopReason {
     File(PathBuf),
 }
 
-impl StopReason {
-    /// Whether the machine will go away in any case, so that ending before the deadline gains nothing.
-    fn takes_the_machine(&self) -> bool {
-        matches!(self, Self::Notice(_) | Self::File(_))
-    }
-
-    fn is_trainers_end(&self) -> bool {
-        matches!(self, Self::TrainerEnded | Self::TrainerGone)
-    }
-}
-
 impl std::fmt::Display for StopReason {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -69,8 +58,8 @@ impl StopRequest {
     fn new(reason: StopReason, deadline: Option<Instant>) -> Self {
         let now = Instant::now();
         Self {
-            notices_only: reason.takes_the_machine(),
-            trainers_end_only: reason.is_trainers_end(),
+            notices_only: matches!(reason, StopReason::Notice(_) | StopReason::File(_)),
+            trainers_end_only: matches!(reason, StopReason::TrainerEnded | StopReason::TrainerGone),
             reason,
             deadline,
             requested_at: now,

@@ -3,14 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use stepvault_core::ids::{RunName, StepId};
-use stepvault_core::observe::Observer;
-use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, Observer, Result, RunName, StepId, Timestamp};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::cpu_share::CpuShare;
 use stepvault_local::ownership::Parents;
-use stepvault_local::vault::Vault;
+use stepvault_local::{Vault, clock};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::timeout_at;
@@ -35,7 +32,6 @@ use crate::status_file::StatusFiles;
 use crate::stop::Stop;
 use crate::throughput::Throughput;
 use crate::vault_watch::VaultWatch;
-use stepvault_local::clock;
 
 /// Runs the service until `stop` is requested, or with `once` until all existing work is done.
 ///

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use stepvault_core::ids::RemoteName;
-use stepvault_core::observe::{Event, Tier};
+use stepvault_core::{Event, RemoteName, Tier};
 use tokio::time::Instant;
 
 /// Length of the measured upload time. Long enough for slow remotes, whose parts complete in bursts.

@@ -5,15 +5,12 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::codec::{FORMAT, Record};
-use crate::digest::{DigestAlgorithm, Sha256Digest};
-use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{NodeName, RunName, StepId};
 use crate::keys::check_step_name;
 use crate::manifest::{PartManifest, Shape, is_zero};
 use crate::nodes::MAX_NODES;
 use crate::placement::Evidence;
 use crate::step_origin::{BestName, MAX_BEST, best_fault};
-use crate::timestamp::Timestamp;
+use crate::{DigestAlgorithm, Error, ErrorKind, NodeName, Result, RunName, Sha256Digest, StepId, Timestamp};
 
 /// What a commit records about one node's part.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

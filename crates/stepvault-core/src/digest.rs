@@ -155,6 +155,28 @@ impl ContentDigest {
         parts.for_each(|part| hasher.update(part.as_bytes()));
         hasher.finish()
     }
+
+    /// Returns the digest as the members of a record: the BLAKE3, and the SHA-256.
+    pub(crate) const fn by_algorithm(self) -> (Option<Blake3Digest>, Option<Sha256Digest>) {
+        match self {
+            Self::Blake3(digest) => (Some(digest), None),
+            Self::Sha256(digest) => (None, Some(digest)),
+        }
+    }
+
+    /// Returns the one digest of a record's members; a CRC-64/NVME belongs to every BLAKE3, and to nothing else.
+    pub(crate) fn only(
+        blake3: Option<Blake3Digest>,
+        sha256: Option<Sha256Digest>,
+        crc64nvme: Option<Crc64Nvme>,
+    ) -> Result<Self> {
+        match (blake3, sha256, crc64nvme) {
+            (Some(digest), None, Some(_)) => Ok(Self::Blake3(digest)),
+            (None, Some(digest), None) => Ok(Self::Sha256(digest)),
+            _ => Err(Error::new(ErrorKind::Damaged, "invalid digests")
+                .because("there must be either one SHA-256, or one BLAKE3 with a CRC-64/NVME")),
+        }
+    }
 }
 
 /// A CRC-32C (Castagnoli); eight lower-case hexadecimal digits in records, base64 of four big-endian bytes on GCS.
@@ -278,30 +300,6 @@ impl TryFrom<EncodedPartDigest> for PartDigest {
             crc64nvme: encoded.crc64nvme,
             size_bytes: encoded.size_bytes,
         })
-    }
-}
-
-impl ContentDigest {
-    /// Returns the digest as the members of a record: the BLAKE3, and the SHA-256.
-    pub(crate) const fn by_algorithm(self) -> (Option<Blake3Digest>, Option<Sha256Digest>) {
-        match self {
-            Self::Blake3(digest) => (Some(digest), None),
-            Self::Sha256(digest) => (None, Some(digest)),
-        }
-    }
-
-    /// Returns the one digest of a record's members; a CRC-64/NVME belongs to every BLAKE3, and to nothing else.
-    pub(crate) fn only(
-        blake3: Option<Blake3Digest>,
-        sha256: Option<Sha256Digest>,
-        crc64nvme: Option<Crc64Nvme>,
-    ) -> Result<Self> {
-        match (blake3, sha256, crc64nvme) {
-            (Some(digest), None, Some(_)) => Ok(Self::Blake3(digest)),
-            (None, Some(digest), None) => Ok(Self::Sha256(digest)),
-            _ => Err(Error::new(ErrorKind::Damaged, "invalid digests")
-                .because("there must be either one SHA-256, or one BLAKE3 with a CRC-64/NVME")),
-        }
     }
 }
 

@@ -4,8 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use strum::VariantNames as _;
 
-use crate::error::{Error, ErrorKind};
-use crate::ids::{Attempt, Revision, Step, StepId};
+use crate::{Attempt, Error, ErrorKind, Revision, Step, StepId};
 
 /// Version of the shape of all documents. Within a version members may be added.
 pub const FORMAT: u32 = 1;

@@ -5,13 +5,12 @@ use std::borrow::Cow;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::codec::encoded_bytes;
-use crate::digest::{
-    Blake3Digest, ContentDigest, Crc32c, Crc64Nvme, DigestAlgorithm, FileDigest, PartDigest, Sha256Digest,
-};
-use crate::error::{Error, ErrorKind, Result};
+use crate::digest::{Blake3Digest, Crc64Nvme};
 use crate::file_parts::FileParts;
-use crate::path::RelativePath;
-use crate::timestamp::Timestamp;
+use crate::{
+    ContentDigest, Crc32c, DigestAlgorithm, Error, ErrorKind, FileDigest, PartDigest, RelativePath, Result,
+    Sha256Digest, Timestamp,
+};
 
 /// The mode bits that are kept: only permissions. Set-uid, set-gid and sticky bits are never recorded or restored.
 pub const MODE_MASK: u32 = 0o777;

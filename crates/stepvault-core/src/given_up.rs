@@ -3,10 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::codec::{FORMAT, Record};
-use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{NodeName, RemoteName, RunName, StepId};
-use crate::timestamp::Timestamp;
 use crate::words;
+use crate::{Error, ErrorKind, NodeName, RemoteName, Result, RunName, StepId, Timestamp};
 
 /// Maximum number of steps, the latest ones, that a record names: an outage may be long.
 pub const MAX_GIVEN_UP_STEPS: usize = 256;

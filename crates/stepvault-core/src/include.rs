@@ -2,8 +2,7 @@
 
 use globset::{Glob, GlobBuilder, GlobSet, GlobSetBuilder};
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::path::RelativePath;
+use crate::{Error, ErrorKind, RelativePath, Result};
 
 /// Maximum number of paths that a message lists.
 const LISTED: usize = 5;

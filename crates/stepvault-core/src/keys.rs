@@ -1,9 +1,8 @@
 //! The key layout of a remote, relative to the remote's prefix.
 
 use crate::digest::is_hex;
-use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{Attempt, NodeName, RECORDS_DIRECTORY, RunName, StepId};
-use crate::path::RelativePath;
+use crate::ids::RECORDS_DIRECTORY;
+use crate::{Attempt, Error, ErrorKind, NodeName, RelativePath, Result, RunName, StepId};
 
 /// Maximum length of an object key in bytes on S3 and GCS.
 pub const MAX_KEY_BYTES: usize = 1024;

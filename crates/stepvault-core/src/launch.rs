@@ -7,9 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::codec::Record;
-use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{Attempt, RunName, StepId, text_name};
-use crate::nodes::NodeSet;
+use crate::ids::text_name;
+use crate::{Attempt, Error, ErrorKind, NodeSet, Result, RunName, StepId};
 
 /// Longest launch name in bytes.
 pub const MAX_LAUNCH_NAME_BYTES: usize = 200;

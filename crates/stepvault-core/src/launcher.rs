@@ -5,10 +5,9 @@
 //! `SLURM_JOB_ID` and `SLURM_RESTART_COUNT` (the manuals of srun and sbatch), Kubernetes `JOB_COMPLETION_INDEX` in an
 //! indexed job.
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::ids::NodeName;
 use crate::launch::LaunchName;
-use crate::nodes::{NodeSet, ranked};
+use crate::nodes::ranked;
+use crate::{Error, ErrorKind, NodeName, NodeSet, Result};
 
 /// The launcher's settings.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -67,4 +67,12 @@ pub mod timestamp;
 pub mod vault_place;
 pub mod words;
 
+pub use clock::Clock;
+pub use digest::{ContentDigest, Crc32c, DigestAlgorithm, FileDigest, PartDigest, Sha256Digest};
 pub use error::{Error, ErrorKind, Result};
+pub use ids::{Attempt, NodeName, RemoteName, Revision, RunName, Step, StepId};
+pub use nodes::{NodePlace, NodeSet, Writer};
+pub use observe::{Event, Observer, Operation, OperationKind, SilentObserver, Tier};
+pub use path::RelativePath;
+pub use remote_settings::{RemoteSettings, RemoteUrl, Scheme};
+pub use timestamp::Timestamp;

@@ -5,18 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::codec::{FORMAT, Record};
-use crate::digest::{DigestAlgorithm, Sha256Digest};
 pub use crate::entries::{
     DirectoryEntry, FileEntry, MODE_MASK, Shape, SymlinkEntry, check_link_target, is_zero,
 };
-use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{NodeName, RunName, StepId};
 use crate::keys::check_step_name;
 use crate::links::check_links;
 use crate::members;
-use crate::path::RelativePath;
 use crate::step_origin::StepOrigin;
-use crate::timestamp::Timestamp;
+use crate::{
+    DigestAlgorithm, Error, ErrorKind, NodeName, RelativePath, Result, RunName, Sha256Digest, StepId,
+    Timestamp,
+};
 
 /// Maximum number of entries in one node's part of a step. The manifest must also fit into a record, which paths of
 /// more than 140 bytes on average reach first. Both limits are checked when the step is sealed, before anything is
@@ -72,60 +71,7 @@ impl PartManifest {
         // The sum was checked for overflow when the manifest was read or built.
         self.files.iter().map(|file| file.size_bytes).sum()
     }
-}
 
-impl Record for PartManifest {
-    const WHAT: &'static str = "part manifest";
-
-    fn check(&self) -> Result<()> {
-        if self.format != FORMAT {
-            return Err(inconsistent(format!(
-                "it has format {}, and this stepvault knows {FORMAT}",
-                self.format
-            )));
-        }
-        check_step_name(&self.name)?;
-        if self.files.len() + self.directories.len() + self.symlinks.len() > MAX_ENTRIES {
-            return Err(inconsistent(format!("more than {MAX_ENTRIES} entries")));
-        }
-        if !self.written_at.is_canonical() || !self.metrics.values().all(|value| value.is_finite()) {
-            return Err(inconsistent("its time is out of range, or a metric is not a finite number"));
-        }
-        let mut total_bytes = 0_u64;
-        for file in &self.files {
-            file.check()?;
-            if file.content.algorithm() != self.digest {
-                return Err(inconsistent(format!(
-                    "the digests of {} are {}, and those of the part are {}",
-                    file.path,
-                    file.content.algorithm(),
-                    self.digest
-                )));
-            }
-            total_bytes = total_bytes
-                .checked_add(file.size_bytes)
-                .ok_or_else(|| inconsistent("its sizes add up to more than 64 bits"))?;
-        }
-        for directory in &self.directories {
-            if directory.mode & !MODE_MASK != 0 || !directory.mtime.is_canonical() {
-                return Err(inconsistent("a directory's mode or time is out of range"));
-            }
-        }
-        check_links(&self.symlinks)?;
-        if let Some(why) = self.origin.fault() {
-            return Err(inconsistent(why));
-        }
-        self.check_shape()?;
-        self.check_tree()?;
-        self.check_members()
-    }
-}
-
-fn inconsistent(why: impl std::fmt::Display) -> Error {
-    Error::new(ErrorKind::Damaged, "the manifest is inconsistent").because(why)
-}
-
-impl PartManifest {
     fn check_shape(&self) -> Result<()> {
         match self.shape {
             Shape::File => {
@@ -189,6 +135,57 @@ impl PartManifest {
         }
         Ok(())
     }
+}
+
+impl Record for PartManifest {
+    const WHAT: &'static str = "part manifest";
+
+    fn check(&self) -> Result<()> {
+        if self.format != FORMAT {
+            return Err(inconsistent(format!(
+                "it has format {}, and this stepvault knows {FORMAT}",
+                self.format
+            )));
+        }
+        check_step_name(&self.name)?;
+        if self.files.len() + self.directories.len() + self.symlinks.len() > MAX_ENTRIES {
+            return Err(inconsistent(format!("more than {MAX_ENTRIES} entries")));
+        }
+        if !self.written_at.is_canonical() || !self.metrics.values().all(|value| value.is_finite()) {
+            return Err(inconsistent("its time is out of range, or a metric is not a finite number"));
+        }
+        let mut total_bytes = 0_u64;
+        for file in &self.files {
+            file.check()?;
+            if file.content.algorithm() != self.digest {
+                return Err(inconsistent(format!(
+                    "the digests of {} are {}, and those of the part are {}",
+                    file.path,
+                    file.content.algorithm(),
+                    self.digest
+                )));
+            }
+            total_bytes = total_bytes
+                .checked_add(file.size_bytes)
+                .ok_or_else(|| inconsistent("its sizes add up to more than 64 bits"))?;
+        }
+        for directory in &self.directories {
+            if directory.mode & !MODE_MASK != 0 || !directory.mtime.is_canonical() {
+                return Err(inconsistent("a directory's mode or time is out of range"));
+            }
+        }
+        check_links(&self.symlinks)?;
+        if let Some(why) = self.origin.fault() {
+            return Err(inconsistent(why));
+        }
+        self.check_shape()?;
+        self.check_tree()?;
+        self.check_members()
+    }
+}
+
+fn inconsistent(why: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Damaged, "the manifest is inconsistent").because(why)
 }
 
 #[cfg(test)]

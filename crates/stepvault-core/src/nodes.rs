@@ -6,10 +6,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::ids::NodeName;
 use crate::launch::LaunchName;
 use crate::words::first_of;
+use crate::{Error, ErrorKind, NodeName, Result};
 
 /// Maximum number of nodes in one step.
 pub const MAX_NODES: usize = 65_536;

@@ -1,8 +1,6 @@
 //! Events that the library reports while it works. It draws nothing itself: a terminal, a log or a test observes them.
 
-use crate::error::Error;
-use crate::ids::{RemoteName, StepId};
-use crate::path::RelativePath;
+use crate::{Error, RelativePath, RemoteName, StepId};
 
 /// Source or target of a transfer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, strum::Display)]

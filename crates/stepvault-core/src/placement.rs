@@ -7,9 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::Result;
-use crate::ids::{Attempt, Step, StepId};
-use crate::timestamp::Timestamp;
+use crate::{Attempt, Result, Step, StepId, Timestamp};
 
 /// How a checkpoint compares with what a tier holds under its number. Where tiers differ, the lower value counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -7,11 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::codec::{FORMAT, Record};
 use crate::digest::is_hex;
-use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{Attempt, NodeName, RunName, StepId};
 use crate::keys::check_step_name;
 use crate::launch::LaunchName;
-use crate::nodes::NodeSet;
+use crate::{Attempt, Error, ErrorKind, NodeName, NodeSet, Result, RunName, StepId};
 
 /// Marks a run on a remote, or a local vault, as stepvault's, with a unique identity.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -250,38 +248,30 @@ impl Record for VaultMarker {
     }
 }
 
-macro_rules! named_record {
-    ($record:ident, $what:literal) => {
+macro_rules! record {
+    ($record:ident, $what:literal $(, $name:ident)?) => {
         impl Record for $record {
             const WHAT: &'static str = $what;
-
-            // The name is part of the keys that are listed, and deleted, as the step's.
-            fn check(&self) -> Result<()> {
-                check_step_name(&self.name)
-            }
+            $(
+                // The name is part of the keys that are listed, and deleted, as the step's.
+                fn check(&self) -> Result<()> {
+                    check_step_name(&self.$name)
+                }
+            )?
         }
     };
 }
 
-named_record!(Claim, "claim");
-named_record!(Tombstone, "tombstone");
-
-macro_rules! plain_record {
-    ($record:ident, $what:literal) => {
-        impl Record for $record {
-            const WHAT: &'static str = $what;
-        }
-    };
-}
-
-plain_record!(StagedParts, "record of staged parts");
-plain_record!(Follower, "record of a node that follows a decision");
-plain_record!(DamagedStep, "damaged record");
-plain_record!(Resume, "resume record");
-plain_record!(Pin, "pin");
-plain_record!(Lease, "lease");
-plain_record!(WriterLease, "writer's lease");
-plain_record!(GcRecord, "gc record");
+record!(Claim, "claim", name);
+record!(Tombstone, "tombstone", name);
+record!(StagedParts, "record of staged parts");
+record!(Follower, "record of a node that follows a decision");
+record!(DamagedStep, "damaged record");
+record!(Resume, "resume record");
+record!(Pin, "pin");
+record!(Lease, "lease");
+record!(WriterLease, "writer's lease");
+record!(GcRecord, "gc record");
 
 #[cfg(test)]
 mod tests {

@@ -6,8 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::ids::RemoteName;
+use crate::{Error, ErrorKind, RemoteName, Result};
 
 /// What to do about a store that ignores attributes that were requested for new objects.
 pub const IGNORED_ATTRIBUTES_HINT: &str = "correct the setting, use a store that supports it, or set attributes = \"if-supported\" for this remote to accept this";

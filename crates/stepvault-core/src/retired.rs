@@ -9,8 +9,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use crate::codec::{FORMAT, Record};
-use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{Attempt, Revision, RunName, Step, StepId};
+use crate::{Attempt, Error, ErrorKind, Result, Revision, RunName, Step, StepId};
 
 /// Steps of one attempt at equal intervals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

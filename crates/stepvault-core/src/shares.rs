@@ -3,11 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
-use crate::digest::Sha256Digest;
-use crate::ids::NodeName;
 use crate::manifest::SymlinkEntry;
-use crate::nodes::NodeSet;
-use crate::path::RelativePath;
+use crate::{NodeName, NodeSet, RelativePath, Sha256Digest};
 
 /// Returns the files of a shared tree that `node` sends, if all `nodes` see the tree. The result depends on the paths
 /// and sizes alone, so that nodes that see the same tree need not communicate: the largest remaining file goes to the

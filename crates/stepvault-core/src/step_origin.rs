@@ -5,11 +5,10 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::entries::SymlinkEntry;
-use crate::ids::Step;
 use crate::keys::check_step_name;
 use crate::links::check_links;
-use crate::path::RelativePath;
 use crate::placement::Evidence;
+use crate::{RelativePath, Step};
 
 /// Maximum number of steps that one names as the best.
 pub const MAX_BEST: usize = 16;

@@ -1,8 +1,7 @@
 //! Facts about a store: the credentials, the bucket's rules, and what keeps requests from it. What they mean is decided
 //! elsewhere.
 
-use crate::error::{Error, ErrorKind};
-use crate::timestamp::Timestamp;
+use crate::{Error, ErrorKind, Timestamp};
 
 /// The source of credentials.
 #[derive(Debug, Clone, PartialEq, Eq)]

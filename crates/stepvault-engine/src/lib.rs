@@ -61,3 +61,6 @@ mod test_remote;
 pub mod tier;
 pub mod upload;
 pub mod verify;
+
+pub use self::blocking::blocking;
+pub use self::tier::run_remote::RunRemote;

@@ -68,4 +68,8 @@ mod temporary;
 pub mod tree;
 pub mod vault;
 
+pub use self::clock::SystemClock;
 pub use self::journal::UnfinishedUpload;
+pub use self::sealed::SealedStep;
+pub use self::tree::{Checkpoint, Tree};
+pub use self::vault::Vault;

@@ -7,8 +7,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
-use stepvault_core::Result;
-use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
+use stepvault_core::{DigestAlgorithm, FileDigest, PartDigest, Result};
 
 use crate::payload::Payload;
 use crate::store::{
@@ -65,6 +64,10 @@ impl Answer for Option<ObjectHead> {
     }
 }
 
+/// Sends a request to the inner store; may be called again.
+pub trait Call<'a, T>: Fn() -> BoxFuture<'a, Result<T>> + Send + Sync + 'a {}
+impl<'a, T, C: Fn() -> BoxFuture<'a, Result<T>> + Send + Sync + 'a> Call<'a, T> for C {}
+
 /// A store that does something around each request to another store. Everything that implements this is a
 /// [`RemoteStore`]; the methods with a default are for requests that a decorator treats in a way of their own.
 #[async_trait]
@@ -73,10 +76,7 @@ pub trait StoreDecorator: Send + Sync + Debug {
     fn inner(&self) -> &dyn RemoteStore;
 
     /// Sends one request, by `call`, which may be called again.
-    async fn around<'a, T, C>(&'a self, request: Request, call: C) -> Result<T>
-    where
-        T: Answer + 'a,
-        C: Fn() -> BoxFuture<'a, Result<T>> + Send + Sync + 'a;
+    async fn around<'a, T: Answer + 'a, C: Call<'a, T>>(&'a self, request: Request, call: C) -> Result<T>;
 
     /// [`RemoteStore::concurrency_limit`].
     fn concurrency_limit_decorated(&self) -> Option<&dyn ConcurrencyLimit> {

@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use stepvault_core::observe::Observer;
-use stepvault_core::remote_settings::{RemoteSettings, Scheme};
 use stepvault_core::store_facts::Obstacle;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, Observer, RemoteSettings, Result, Scheme};
 
 use crate::examine::{ExamineError, Examined, NothingToExamine};
 use crate::limit::{FlowStore, RequestLimitStore};

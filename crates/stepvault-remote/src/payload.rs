@@ -194,9 +194,7 @@ impl PayloadBody {
     pub(crate) fn rewind(&mut self) {
         *self = std::mem::take(&mut self.payload).into_body();
     }
-}
 
-impl PayloadBody {
     /// Returns the next block; `None` at the end.
     fn poll_block(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
         if self.reading.is_none() {

@@ -5,9 +5,8 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use futures::TryStreamExt as _;
 use serde::{Deserialize, Serialize};
-use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
 use stepvault_core::keys::{PARTS_PROBE, RunKeys, UNUSUAL_PROBE};
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{DigestAlgorithm, Error, ErrorKind, FileDigest, PartDigest, Result};
 
 use crate::payload::Payload;
 use crate::store::{Created, IgnoredAttribute, ObjectHead, PartReceipt, RemoteStore};

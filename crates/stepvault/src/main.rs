@@ -26,7 +26,7 @@ use std::time::Duration;
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio_util::sync::CancellationToken;
 
-use arguments::Arguments;
+use arguments::{Arguments, Command};
 
 use self::interrupt::ExitDeadline;
 use exit_code::ExitCode;
@@ -94,7 +94,8 @@ async fn run(arguments: Arguments, output: &Output, exit_deadline: ExitDeadline)
     let Arguments { global, command } = arguments;
     interrupt::outlive_large_writes()?;
     // A command that handles signals itself is never cancelled.
-    let interrupt = if command.handles_signals() { CancellationToken::new() } else { interrupt::listen()? };
+    let interrupt =
+        if matches!(command, Command::Run(_)) { CancellationToken::new() } else { interrupt::listen()? };
     let hint = command.after_interruption();
     let ends_by_itself = command.is_service();
     let session = Session { global, output: output.clone(), interrupt: interrupt.clone(), exit_deadline };

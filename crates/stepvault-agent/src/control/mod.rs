@@ -19,8 +19,7 @@ use hyper::{Response, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use stepvault_core::document::{Document, ErrorAnswer, ErrorInfo};
-use stepvault_core::ids::RunName;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, Result, RunName};
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 pub use self::client::Client;

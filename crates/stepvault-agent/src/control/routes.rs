@@ -10,11 +10,8 @@ use hyper::body::Incoming;
 use hyper::header::{ALLOW, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use stepvault_core::document::ErrorInfo;
-use stepvault_core::ids::RemoteName;
-use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_engine::blocking::blocking;
-use stepvault_engine::tier::run_remote::RunRemote;
+use stepvault_core::{Error, ErrorKind, RemoteName, Result, Timestamp};
+use stepvault_engine::{RunRemote, blocking};
 use stepvault_local::tree::scan;
 use tokio::time::Instant;
 

@@ -3,19 +3,17 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use stepvault_core::ids::Step;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, Result, Step};
 use stepvault_engine::push::check_source;
 use stepvault_formats::check::check_extent;
 use stepvault_formats::find::{Extent, FoundStep};
 use stepvault_formats::profile::ProfileSet;
 use stepvault_formats::step_name;
 use stepvault_local::survey::SurveyFiles;
-use stepvault_local::tree::Checkpoint;
+use stepvault_local::{Checkpoint, clock};
 
 use super::{Discovery, Ready, selection};
 use crate::announcements::Announcement;
-use stepvault_local::clock;
 
 /// Maximum number of a step's faults that are reported.
 const MAX_FAULTS: usize = 5;

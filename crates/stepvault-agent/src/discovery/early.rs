@@ -5,17 +5,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use stepvault_core::ErrorKind;
 use stepvault_core::config::LinkPolicy;
-use stepvault_core::path::RelativePath;
-use stepvault_core::timestamp::Timestamp;
+use stepvault_core::{ErrorKind, RelativePath, Timestamp};
 use stepvault_formats::check::check_extent;
 use stepvault_formats::find::{Extent, FoundStep, QuietRule};
 use stepvault_formats::tree::{EntryKind, Tree as SurveyTree};
 use stepvault_local::early_links::EarlyLinks;
-use stepvault_local::space;
 use stepvault_local::survey::{SurveyFiles, survey};
-use stepvault_local::vault::Vault;
+use stepvault_local::{Vault, space};
 
 use super::entry::{EntryState, is_as_found};
 use super::{Discovery, Ready, ScanReport, selection};

@@ -5,11 +5,7 @@ use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::path::Path;
 use std::time::Duration;
 
-use stepvault_core::ErrorKind;
-use stepvault_core::digest::Sha256Digest;
-use stepvault_core::ids::Step;
-use stepvault_core::path::RelativePath;
-use stepvault_core::timestamp::Timestamp;
+use stepvault_core::{ErrorKind, RelativePath, Sha256Digest, Step, Timestamp};
 use stepvault_engine::content::{tree_is_linked, tree_matches_record};
 use stepvault_formats::check::{StepCheck, check_extent};
 use stepvault_formats::find::{Extent, Found, FoundStep, QuietRule};
@@ -17,9 +13,8 @@ use stepvault_formats::not_checkpoint::is_in_clutter;
 use stepvault_formats::profile::Profile;
 use stepvault_formats::tree::Tree as SurveyTree;
 use stepvault_formats::warnings::lacks;
-use stepvault_local::sealed::SealedStep;
 use stepvault_local::survey::SurveyFiles;
-use stepvault_local::tree::{Checkpoint, Tree};
+use stepvault_local::{Checkpoint, SealedStep, Tree};
 use tokio::time::Instant;
 
 use super::missing_files::SealedFiles;

@@ -23,7 +23,7 @@ pub(super) struct Leftovers {
     /// or make them older than itself.
     sealed: HashSet<(String, u64, Timestamp)>,
     /// The names of the steps in the vault.
-    sealed_names: HashSet<String>,
+    pub(super) sealed_names: HashSet<String>,
 }
 
 #[derive(Debug)]
@@ -50,11 +50,6 @@ impl Leftovers {
             known.is_some_and(|known| known.leftover == *leftover) || self.is_sealed(leftover)
         };
         !leftovers.iter().all(is_known)
-    }
-
-    /// Whether the vault holds a step of this name.
-    pub(super) fn has_sealed(&self, name: &str) -> bool {
-        self.sealed_names.contains(name)
     }
 
     /// Adds the names of the steps that the vault holds, and the contents of rewritten paths.

@@ -6,8 +6,7 @@ use std::collections::BTreeMap;
 use stepvault_core::manifest::Shape;
 use stepvault_core::path::RelativePath;
 use stepvault_formats::find::{StepNames, UsualFiles};
-use stepvault_local::sealed::SealedStep;
-use stepvault_local::tree::{Checkpoint, Tree};
+use stepvault_local::{Checkpoint, SealedStep, Tree};
 
 /// The files that all sealed steps of a series have, by series.
 #[derive(Debug, Default)]

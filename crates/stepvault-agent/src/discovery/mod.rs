@@ -217,7 +217,7 @@ impl Discovery {
         let mut others = others.map(|other| other.pattern.clone()).peekable();
         if others.peek().is_some() {
             let globs = others.flatten().map(PathGlob::try_from);
-            self.selection.leave_to_others(globs.filter_map(std::result::Result::ok).collect());
+            self.selection.other_names = Some(globs.filter_map(std::result::Result::ok).collect());
         }
     }
 

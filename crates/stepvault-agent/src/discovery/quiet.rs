@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use stepvault_core::digest::Sha256Digest;
-use stepvault_core::timestamp::Timestamp;
+use stepvault_core::{Sha256Digest, Timestamp};
 use tokio::time::Instant;
 
 /// How many quiet times a step must be unchanged that lacks files of all earlier ones.

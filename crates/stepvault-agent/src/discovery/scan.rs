@@ -4,9 +4,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use stepvault_core::ids::Step;
-use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{ErrorKind, Result};
+use stepvault_core::{ErrorKind, Result, Step, Timestamp};
 use stepvault_formats::find::{
     FindOptions, Found, FoundStep, Leftover, RunBelow, copied_files, find_steps, leftovers, runs_below,
 };
@@ -180,7 +178,8 @@ impl Discovery {
             // Of a step that was sealed, or could once be resumed from, the rest may be what a trainer is deleting.
             let was_sealed = || {
                 let entry = self.entries.get(&step.path);
-                entry.is_some_and(|entry| entry.was_handled) || self.leftovers.has_sealed(&step.name(profile))
+                entry.is_some_and(|entry| entry.was_handled)
+                    || self.leftovers.sealed_names.contains(&step.name(profile))
             };
             let is_spent = !step.resumable && step.was_resumable(profile);
             excludes
@@ -243,6 +242,46 @@ impl Discovery {
             }
             stays
         });
+    }
+
+    /// Returns the trainer's own steps that it no longer needs, as far as its profile knows, the oldest first. Blocks.
+    pub(crate) fn prunable_steps(&mut self) -> Result<Vec<PrunableStep>> {
+        let tree = self.list()?;
+        // It is unknown what an unknown trainer needs.
+        let is_known = |profile: &&Profile| profile.name != GENERIC && profile.names.is_none();
+        let Some(profile) = self.choice.profile.as_ref().filter(is_known) else {
+            return Ok(Vec::new());
+        };
+        // A directory that changed since the last scan is judged by the next scan first.
+        if tree != self.seen.survey || tree.entries().next().is_none() {
+            return Ok(Vec::new());
+        }
+        let files = SurveyFiles::open(&self.directory)?;
+        let handled_as = |step: &FoundStep| self.entries.get(&step.path).and_then(Entry::handled_as);
+        // A run that went back writes lower numbers later: its newest step is the one written last.
+        let is_followed = |step: &FoundStep| {
+            self.seen.found.steps.iter().any(|newer| {
+                newer.series == step.series
+                    && newer.is_complete()
+                    && newer.step > step.step
+                    && newer.written_at >= step.written_at
+                    && handled_as(newer).is_some()
+            })
+        };
+        let mut steps = prunable(profile, &tree, &files, &self.seen.found);
+        // A path that is rewritten is where the trainer resumes from.
+        steps.retain(|step| !step.rewritten && is_followed(step));
+        steps.sort_by_key(|step| (step.written_at, step.step));
+        let identified = |step: &FoundStep| {
+            let (number, checkpoint) = selection::identity(profile, &self.directory, step).ok()?;
+            Some(PrunableStep {
+                path: self.directory.join(&step.path),
+                checkpoint,
+                step: number?,
+                fingerprint: handled_as(step)?,
+            })
+        };
+        Ok(steps.into_iter().filter_map(identified).collect())
     }
 }
 
@@ -330,47 +369,5 @@ impl ScanFacts<'_> {
             return number;
         }
         Step::new(step.stated_step(self.profile, self.survey, self.files)?).ok()
-    }
-}
-
-impl Discovery {
-    /// Returns the trainer's own steps that it no longer needs, as far as its profile knows, the oldest first. Blocks.
-    pub(crate) fn prunable_steps(&mut self) -> Result<Vec<PrunableStep>> {
-        let tree = self.list()?;
-        // It is unknown what an unknown trainer needs.
-        let is_known = |profile: &&Profile| profile.name != GENERIC && profile.names.is_none();
-        let Some(profile) = self.choice.profile.as_ref().filter(is_known) else {
-            return Ok(Vec::new());
-        };
-        // A directory that changed since the last scan is judged by the next scan first.
-        if tree != self.seen.survey || tree.entries().next().is_none() {
-            return Ok(Vec::new());
-        }
-        let files = SurveyFiles::open(&self.directory)?;
-        let handled_as = |step: &FoundStep| self.entries.get(&step.path).and_then(Entry::handled_as);
-        // A run that went back writes lower numbers later: its newest step is the one written last.
-        let is_followed = |step: &FoundStep| {
-            self.seen.found.steps.iter().any(|newer| {
-                newer.series == step.series
-                    && newer.is_complete()
-                    && newer.step > step.step
-                    && newer.written_at >= step.written_at
-                    && handled_as(newer).is_some()
-            })
-        };
-        let mut steps = prunable(profile, &tree, &files, &self.seen.found);
-        // A path that is rewritten is where the trainer resumes from.
-        steps.retain(|step| !step.rewritten && is_followed(step));
-        steps.sort_by_key(|step| (step.written_at, step.step));
-        let identified = |step: &FoundStep| {
-            let (number, checkpoint) = selection::identity(profile, &self.directory, step).ok()?;
-            Some(PrunableStep {
-                path: self.directory.join(&step.path),
-                checkpoint,
-                step: number?,
-                fingerprint: handled_as(step)?,
-            })
-        };
-        Ok(steps.into_iter().filter_map(identified).collect())
     }
 }

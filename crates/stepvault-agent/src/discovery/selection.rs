@@ -5,9 +5,8 @@ use std::path::Path;
 
 use stepvault_core::config::LinkPolicy;
 use stepvault_core::entries::SymlinkEntry;
-use stepvault_core::ids::Step;
-use stepvault_core::path::RelativePath;
 use stepvault_core::step_origin::{BestName, MAX_LINKS, StepOrigin};
+use stepvault_core::{RelativePath, Step};
 use stepvault_formats::find::{Found, FoundStep};
 use stepvault_formats::profile::{PathGlob, Profile, last_component};
 use stepvault_local::tree::Checkpoint;
@@ -19,7 +18,7 @@ pub(super) struct Selection {
     series: Option<Vec<String>>,
     /// The names of the steps of other runs in the same directory, as far as they are given; `None` if there is no other
     /// run.
-    other_names: Option<Vec<PathGlob>>,
+    pub(super) other_names: Option<Vec<PathGlob>>,
 }
 
 /// The steps selected from one scan.
@@ -35,11 +34,6 @@ impl Selection {
     /// resume from.
     pub(super) fn new(names: Option<PathGlob>, series: Option<Vec<String>>) -> Self {
         Self { names, series, other_names: None }
-    }
-
-    /// Leaves these names to other runs of the same directory.
-    pub(super) fn leave_to_others(&mut self, names: Vec<PathGlob>) {
-        self.other_names = Some(names);
     }
 
     /// Whether steps that are not selected are left out on purpose: the run names its series, or shares the directory.

@@ -7,18 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use stepvault_core::Result;
 use stepvault_core::codec::{decode, encode};
 use stepvault_core::config::RunSettings;
 use stepvault_core::drain::{DrainRecord, LeftStep, RemotePlan, Waiting, parts_at_once, plan};
 use stepvault_core::file_parts::FileParts;
-use stepvault_core::ids::{NodeName, RemoteName, RunName, StepId};
-use stepvault_engine::blocking::blocking;
+use stepvault_core::{NodeName, RemoteName, Result, RunName, StepId};
 use stepvault_engine::node_records::Drains;
-use stepvault_engine::tier::run_remote::RunRemote;
-use stepvault_local::clock;
-use stepvault_local::sealed::SealedStep;
-use stepvault_local::vault::Vault;
+use stepvault_engine::{RunRemote, blocking};
+use stepvault_local::{SealedStep, Vault, clock};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::agent_status::Reporter;
@@ -107,17 +103,7 @@ impl DrainPlanner {
             sleep(INTERVAL).await;
         }
     }
-}
 
-/// How many parts of a step are sent at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct PartsAtOnce {
-    /// Length of the step's largest part.
-    part_bytes: u64,
-    pub(crate) count: usize,
-}
-
-impl DrainPlanner {
     /// Returns how many parts of the step to send at once: `at_most`, unless few of them would be whole at the deadline.
     pub(crate) fn parts_at_once(&self, step: &SealedStep, at_most: usize) -> PartsAtOnce {
         let files = step.record().own_files().into_iter();
@@ -154,6 +140,14 @@ impl DrainPlanner {
         let left = self.shared.drain.time_left().until_the_end.unwrap_or_default();
         u128::from(unsent) * 1000 <= u128::from(rate) * left.as_millis() / 2
     }
+}
+
+/// How many parts of a step are sent at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PartsAtOnce {
+    /// Length of the step's largest part.
+    part_bytes: u64,
+    pub(crate) count: usize,
 }
 
 /// Reports once, when the service is asked to stop, what is expected to be finished in the remaining time.

@@ -19,17 +19,13 @@ pub(crate) struct DrainState {
     pub(crate) stop: Stop,
     /// How long the service may take to end after a request without a deadline.
     pub(crate) configured: Duration,
-    reclaim_expected: CancellationToken,
+    /// Cancelled when the machine may be reclaimed at an unknown time.
+    pub(crate) reclaim_expected: CancellationToken,
 }
 
 impl DrainState {
     pub(crate) fn new(stop: Stop, configured: Duration) -> Self {
         Self { stop, configured, reclaim_expected: CancellationToken::new() }
-    }
-
-    /// Records that the machine may be reclaimed at an unknown time.
-    pub(crate) fn expect_reclaim(&self) {
-        self.reclaim_expected.cancel();
     }
 
     /// Whether time is short.

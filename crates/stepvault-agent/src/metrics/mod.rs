@@ -190,37 +190,7 @@ impl Metrics {
             }
         }
     }
-}
 
-/// Sets a counter to what was counted elsewhere.
-fn store<const N: usize>(counters: &Family<Labels<N>, Counter>, labels: &Labels<N>, value: u64) {
-    let counter = counters.get_or_create(labels);
-    counter.inner().store(value, Ordering::Relaxed);
-}
-
-fn seconds(time: Timestamp) -> f64 {
-    float(time.seconds) + f64::from(time.nanoseconds) / 1e9
-}
-
-// Counts the engine's events.
-
-/// Counts events and bytes, and forwards every event.
-#[derive(Debug)]
-pub(crate) struct AgentObserver {
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) throughput: Arc<Throughput>,
-    pub(crate) next: Arc<dyn Observer>,
-}
-
-impl Observer for AgentObserver {
-    fn on_event(&self, event: &Event<'_>) {
-        self.throughput.count(event);
-        self.metrics.count(event);
-        self.next.on_event(event);
-    }
-}
-
-impl Metrics {
     fn count(&self, event: &Event<'_>) {
         self.uploads.count(event);
         match event {
@@ -250,6 +220,51 @@ impl Metrics {
     fn count_bytes(&self, counters: &ByOne<Counter>, remote: &RemoteName, bytes: u64) {
         counters.get_or_create(&of_remote(remote)).inc_by(bytes);
         self.moved_at.lock().insert(remote.clone(), Instant::now());
+    }
+
+    /// Returns the problems that keep the service from its work; empty when there are none.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        let moved_at = self.moved_at.lock().clone();
+        let mut problems = Vec::new();
+        for served in self.runs.iter() {
+            let is_required = |remote: &&RunRemote| remote.settings.required;
+            let some_required = served.remotes.iter().any(|remote| is_required(&remote));
+            let counted = served.remotes.iter();
+            for remote in counted.filter(|remote| is_required(remote) || !some_required) {
+                let (run, remote) = (served.name(), remote.name());
+                let state = self.status.remote(run, remote);
+                problems.extend(problem(run, remote, &state, moved_at.get(remote).copied()));
+            }
+        }
+        problems
+    }
+}
+
+/// Sets a counter to what was counted elsewhere.
+fn store<const N: usize>(counters: &Family<Labels<N>, Counter>, labels: &Labels<N>, value: u64) {
+    let counter = counters.get_or_create(labels);
+    counter.inner().store(value, Ordering::Relaxed);
+}
+
+fn seconds(time: Timestamp) -> f64 {
+    float(time.seconds) + f64::from(time.nanoseconds) / 1e9
+}
+
+// Counts the engine's events.
+
+/// Counts events and bytes, and forwards every event.
+#[derive(Debug)]
+pub(crate) struct AgentObserver {
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) throughput: Arc<Throughput>,
+    pub(crate) next: Arc<dyn Observer>,
+}
+
+impl Observer for AgentObserver {
+    fn on_event(&self, event: &Event<'_>) {
+        self.throughput.count(event);
+        self.metrics.count(event);
+        self.next.on_event(event);
     }
 }
 
@@ -299,25 +314,6 @@ impl Uploads {
 const AWAY_FOR: Duration = Duration::from_mins(5);
 /// How long an upload may make no progress.
 const STILL_FOR: Duration = Duration::from_mins(15);
-
-impl Metrics {
-    /// Returns the problems that keep the service from its work; empty when there are none.
-    pub(crate) fn problems(&self) -> Vec<String> {
-        let moved_at = self.moved_at.lock().clone();
-        let mut problems = Vec::new();
-        for served in self.runs.iter() {
-            let is_required = |remote: &&RunRemote| remote.settings.required;
-            let some_required = served.remotes.iter().any(|remote| is_required(&remote));
-            let counted = served.remotes.iter();
-            for remote in counted.filter(|remote| is_required(remote) || !some_required) {
-                let (run, remote) = (served.name(), remote.name());
-                let state = self.status.remote(run, remote);
-                problems.extend(problem(run, remote, &state, moved_at.get(remote).copied()));
-            }
-        }
-        problems
-    }
-}
 
 /// Returns the problem of one run on one remote, to which bytes were last `sent` for any run.
 fn problem(run: &RunName, remote: &RemoteName, state: &RemoteState, sent: Option<Instant>) -> Option<String> {

@@ -6,12 +6,8 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use stepvault_core::Result;
-use stepvault_core::ids::{RemoteName, RunName};
-use stepvault_local::clock;
-use stepvault_local::sealed::SealedStep;
-use stepvault_local::space;
-use stepvault_local::vault::Vault;
+use stepvault_core::{RemoteName, Result, RunName};
+use stepvault_local::{SealedStep, Vault, clock, space};
 
 use crate::backlog::is_durable;
 use crate::remotes::ServedRun;

@@ -159,7 +159,7 @@ async fn check(service: &mut Service, shared: &Shared, recommended: &mut bool) -
         if shared.options.notices.drains_on_rebalance {
             drain.stop.request(StopReason::Notice(text), None);
         } else {
-            drain.expect_reclaim();
+            drain.reclaim_expected.cancel();
             let text = format!(
                 "{text}: this machine may be reclaimed at any time; from now on, steps closest to durable are \
                  uploaded first"

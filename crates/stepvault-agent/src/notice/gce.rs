@@ -110,7 +110,7 @@ pub(super) async fn watch(shared: Arc<Shared>, endpoint: String) {
             }
             Err(error) => {
                 pause.failed(LONGEST_PAUSE, None);
-                if pause.failures() >= FAILURES {
+                if pause.failures >= FAILURES {
                     reporter.warn_once("notices gce", &format!("cannot detect preemptions: {error}"));
                 }
                 pause.wait().await;

@@ -11,8 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use stepvault_core::Result;
-use stepvault_core::timestamp::Timestamp;
+use stepvault_core::{Result, Timestamp};
 use stepvault_engine::blocking::blocking;
 use stepvault_local::clock;
 use stepvault_local::durable::read_bounded;

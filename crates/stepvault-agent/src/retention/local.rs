@@ -6,18 +6,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use stepvault_core::Result;
 use stepvault_core::forecast::{Forecast, Taken, next_step};
 use stepvault_core::given_up::GivenUpRecord;
-use stepvault_core::ids::{RemoteName, RunName, StepId};
 use stepvault_core::retention::{LocalLimits, Verdict};
 use stepvault_core::room::Room;
+use stepvault_core::{RemoteName, Result, RunName, StepId};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::node_records::{read_given_up, write_given_up};
 use stepvault_engine::prune::{LocalPrune, PruneReport, prune_local_runs};
 use stepvault_local::seal_record::SealRecord;
-use stepvault_local::space;
-use stepvault_local::vault::Vault;
+use stepvault_local::{Vault, space};
 
 use super::faults_of;
 use crate::remotes::ServedRun;

@@ -4,14 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stepvault_core::ids::StepId;
 use stepvault_core::retention::KeepRules;
-use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_engine::blocking::blocking;
+use stepvault_core::{Error, ErrorKind, Result, StepId, Timestamp};
 use stepvault_engine::prune::{PruneReport, RemotePrune, prune_remote};
 use stepvault_engine::tier::catalog::pins;
-use stepvault_engine::tier::run_remote::RunRemote;
+use stepvault_engine::{RunRemote, blocking};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 

@@ -5,15 +5,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use stepvault_core::Result;
-use stepvault_core::ids::{RunName, Step, StepId};
-use stepvault_core::observe::Observer;
 use stepvault_core::records::Pin;
-use stepvault_engine::blocking::blocking;
+use stepvault_core::{Observer, Result, RunName, Step, StepId};
 use stepvault_engine::placement::{ScannedCheckpoint, held_by_all};
-use stepvault_engine::tier::run_remote::RunRemote;
-use stepvault_local::tree::Tree;
-use stepvault_local::vault::Vault;
+use stepvault_engine::{RunRemote, blocking};
+use stepvault_local::{Tree, Vault};
 use tokio::time::Instant;
 
 use crate::agent_status::Reporter;

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use stepvault_core::Error;
-use stepvault_core::ids::{RunName, StepId};
+use stepvault_core::{Error, RunName, StepId};
 use stepvault_engine::blocking::blocking;
 use tokio::time::{Duration, Instant};
 

@@ -11,9 +11,7 @@ use std::time::Duration;
 pub(crate) use ahead::Ahead;
 pub(crate) use run_uploads::RunUploads;
 use run_uploads::{Choice, VAULT_PAUSE, read_backlog};
-use stepvault_core::digest::DigestAlgorithm;
-use stepvault_core::ids::{NodeName, RemoteName};
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{DigestAlgorithm, Error, ErrorKind, NodeName, RemoteName, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::placement::make_provisional_again;
@@ -420,7 +418,7 @@ impl UploadWorker {
                 // A full disk says nothing about the step.
                 let patient = error.kind() == ErrorKind::NoSpace && !self.shared.options.lifecycle.once;
                 tries.given_up =
-                    is_ending && (trouble.needs_operator || !patient && tries.pause.failures() >= enough);
+                    is_ending && (trouble.needs_operator || !patient && tries.pause.failures >= enough);
                 self.shared.reporter.status.step_failed(here, trouble);
                 subject_of_step(here)
             }

@@ -5,19 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use stepvault_core::config::RunSettings;
-use stepvault_core::ids::StepId;
-use stepvault_core::observe::{Event, Tier};
 use stepvault_core::records::Pin;
 use stepvault_core::retention::{
     Elsewhere, Guards, KeepRules, LocalLimits, Needed, StepFacts, TierView, Verdict, Verified,
     abandoned_steps, plan,
 };
-use stepvault_core::{Error, Result};
+use stepvault_core::{Error, Event, Result, StepId, Tier};
 use stepvault_engine::exclusive::{ExclusiveRun, Purpose};
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_engine::upload::UploadSession;
-use stepvault_local::clock;
-use stepvault_local::sealed::SealedStep;
+use stepvault_local::{SealedStep, clock};
 use tokio::time::{Duration, Instant};
 
 use super::missing_parts::MissingParts;
@@ -147,6 +144,72 @@ impl RunUploads {
         }
         (waiting, deferred)
     }
+
+    /// Removes the steps that lack other nodes' parts from `waiting`; returns one of them when a check is due. The check
+    /// costs a request or two, and then the next step is uploaded.
+    pub(super) fn due_check(
+        &self,
+        waiting: &mut BTreeSet<StepId>,
+        patient: bool,
+        later: &mut Option<Instant>,
+    ) -> Option<StepId> {
+        let now = Instant::now();
+        let mut due = None;
+        waiting.retain(|id| {
+            let Some(check) = self.missing_parts.next_check(*id) else {
+                return true;
+            };
+            if check <= now {
+                due = Some(*id);
+            } else if patient {
+                *later = earliest(*later, Some(check));
+            }
+            false
+        });
+        due
+    }
+
+    /// Returns the next step of this run; `patient` if other nodes' parts are worth waiting for.
+    pub(super) fn choose(
+        &mut self,
+        index: usize,
+        shared: &Shared,
+        backlog: Backlog,
+        patient: bool,
+    ) -> Choice {
+        let (mut waiting, deferred) = self.waiting(shared, &backlog);
+        let sealed = backlog.sealed;
+        let mut later = None;
+        let lacks_parts = |id: &StepId| self.missing_parts.next_check(*id).is_some();
+        let for_others: Vec<StepId> =
+            waiting.iter().copied().filter(|id| !patient && lacks_parts(id)).collect();
+        waiting.retain(|id| !for_others.contains(id));
+        let due = self.due_check(&mut waiting, patient, &mut later);
+        if let Some(step) = due.and_then(|id| sealed.iter().find(|step| step.id() == id)) {
+            return Choice::upload(index, step.clone());
+        }
+        let newest_first = || waiting.iter().rev();
+        let undeferred = || newest_first().filter(|id| !deferred.contains(id));
+        for id in undeferred().chain(newest_first().filter(|id| deferred.contains(id))) {
+            if let Some(until) = self.tries.get(id).and_then(|tries| tries.pause.until()) {
+                later = earliest(later, Some(until));
+                continue;
+            }
+            let Some(step) = sealed.iter().find(|step| step.id() == *id).cloned() else {
+                return Choice::Nothing;
+            };
+            // What has failed before goes alone.
+            let others = undeferred().filter(|other| *other != id && !self.tries.contains_key(other));
+            let small = small_steps(&step, others, &sealed);
+            return Choice::Upload(index, Box::new(step), small);
+        }
+        for step in sealed {
+            if for_others.contains(&step.id()) && self.missing_parts.take_final_check(step.id()) {
+                return Choice::upload(index, step);
+            }
+        }
+        Choice::later(later)
+    }
 }
 
 /// Returns the steps among `waiting` that the remote's rules would not keep, with the cause.
@@ -230,74 +293,6 @@ pub(super) async fn read_backlog(run: &RunUploads, shared: &Shared) -> Option<Ba
     };
     let read = Backlog::read(&shared.vault.vault, &run.remote).await;
     read.inspect_err(warn).ok()
-}
-
-impl RunUploads {
-    /// Removes the steps that lack other nodes' parts from `waiting`; returns one of them when a check is due. The check
-    /// costs a request or two, and then the next step is uploaded.
-    pub(super) fn due_check(
-        &self,
-        waiting: &mut BTreeSet<StepId>,
-        patient: bool,
-        later: &mut Option<Instant>,
-    ) -> Option<StepId> {
-        let now = Instant::now();
-        let mut due = None;
-        waiting.retain(|id| {
-            let Some(check) = self.missing_parts.next_check(*id) else {
-                return true;
-            };
-            if check <= now {
-                due = Some(*id);
-            } else if patient {
-                *later = earliest(*later, Some(check));
-            }
-            false
-        });
-        due
-    }
-
-    /// Returns the next step of this run; `patient` if other nodes' parts are worth waiting for.
-    pub(super) fn choose(
-        &mut self,
-        index: usize,
-        shared: &Shared,
-        backlog: Backlog,
-        patient: bool,
-    ) -> Choice {
-        let (mut waiting, deferred) = self.waiting(shared, &backlog);
-        let sealed = backlog.sealed;
-        let mut later = None;
-        let lacks_parts = |id: &StepId| self.missing_parts.next_check(*id).is_some();
-        let for_others: Vec<StepId> =
-            waiting.iter().copied().filter(|id| !patient && lacks_parts(id)).collect();
-        waiting.retain(|id| !for_others.contains(id));
-        let due = self.due_check(&mut waiting, patient, &mut later);
-        if let Some(step) = due.and_then(|id| sealed.iter().find(|step| step.id() == id)) {
-            return Choice::upload(index, step.clone());
-        }
-        let newest_first = || waiting.iter().rev();
-        let undeferred = || newest_first().filter(|id| !deferred.contains(id));
-        for id in undeferred().chain(newest_first().filter(|id| deferred.contains(id))) {
-            if let Some(until) = self.tries.get(id).and_then(|tries| tries.pause.until()) {
-                later = earliest(later, Some(until));
-                continue;
-            }
-            let Some(step) = sealed.iter().find(|step| step.id() == *id).cloned() else {
-                return Choice::Nothing;
-            };
-            // What has failed before goes alone.
-            let others = undeferred().filter(|other| *other != id && !self.tries.contains_key(other));
-            let small = small_steps(&step, others, &sealed);
-            return Choice::Upload(index, Box::new(step), small);
-        }
-        for step in sealed {
-            if for_others.contains(&step.id()) && self.missing_parts.take_final_check(step.id()) {
-                return Choice::upload(index, step);
-            }
-        }
-        Choice::later(later)
-    }
 }
 
 /// Maximum number of small steps that are uploaded at once, after the one that was chosen.

@@ -8,13 +8,9 @@ use std::time::Duration;
 use super::finding::{Explained, Finding, Source};
 use super::key::KeyPath;
 use super::sources::FileText;
-use crate::digest::DigestAlgorithm;
-use crate::ids::{NodeName, RemoteName, RunName};
-use crate::nodes::NodeSet;
-use crate::path::RelativePath;
-use crate::remote_settings::RemoteSettings;
 use crate::retention::{KeepRules, LocalLimits};
 use crate::starts::{DemotionRule, RestartLoopRule};
+use crate::{DigestAlgorithm, NodeName, NodeSet, RelativePath, RemoteName, RemoteSettings, RunName};
 
 /// The complete configuration, after file, environment and flags have been merged and checked.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,12 +25,12 @@ pub struct Config {
     pub upload: UploadSettings,
     /// The background service.
     pub agent: AgentSettings,
-    /// Restores.
-    pub restore: RestoreSettings,
+    /// When restored files are on the disk: `sync` of `[restore]`.
+    pub restore_sync: RestoreSync,
     /// How restarts are handled.
     pub restart: RestartSettings,
-    /// What `doctor` checks before training.
-    pub doctor: DoctorSettings,
+    /// Environment variables that must contain writable directories: `required-environment` of `[doctor]`.
+    pub required_environment: Vec<String>,
     /// The remotes in the order of the file, then of the flags. Reads prefer earlier ones.
     pub remotes: Vec<RemoteSettings>,
     /// The runs in the order of the file.
@@ -122,13 +118,6 @@ pub enum RestoreSync {
     /// When the kernel writes them: a power cut may leave files without their bytes. For a disk that dies with its
     /// machine.
     None,
-}
-
-/// `[restore]`
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RestoreSettings {
-    /// When restored files are on the disk.
-    pub sync: RestoreSync,
 }
 
 /// `[upload]`
@@ -222,13 +211,6 @@ pub struct RestartSettings {
     /// How long a start waits for a newer step that another node is uploading; `None` for as long as the trainer took
     /// from the last step but one to the last.
     pub wait_for_uploads: Option<Duration>,
-}
-
-/// `[doctor]`
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct DoctorSettings {
-    /// Environment variables that must contain writable directories.
-    pub required_environment: Vec<String>,
 }
 
 /// How the agent detects that a step is finished.

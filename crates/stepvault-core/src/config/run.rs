@@ -3,9 +3,8 @@
 use super::merge::Merged;
 use super::model::{Completion, RunSettings};
 use super::section::{Section, defaults};
-use crate::digest::DigestAlgorithm;
-use crate::ids::{RemoteName, RunName};
 use crate::retention::KeepRules;
+use crate::{DigestAlgorithm, RemoteName, RunName};
 
 impl RunSettings {
     /// Returns a run with the default of every key and no keep rules.
@@ -87,12 +86,12 @@ fn remotes(table: &mut Section<'_>) -> Option<Vec<RemoteName>> {
 /// is reported for the defaults.
 pub(super) fn keep(table: &mut Section<'_>, defaults: &KeepRules) -> KeepRules {
     let rules = KeepRules {
-        last: table.optional_number("last", 0).or(defaults.last),
-        every_steps: table.optional_number("every-steps", 0).or(defaults.every_steps),
+        last: table.number_or("last", 0, None).or(defaults.last),
+        every_steps: table.number_or("every-steps", 0, None).or(defaults.every_steps),
         within_seconds: table.whole_seconds("within", None).or(defaults.within_seconds),
-        hourly: table.optional_number("hourly", 0).or(defaults.hourly),
-        daily: table.optional_number("daily", 0).or(defaults.daily),
-        weekly: table.optional_number("weekly", 0).or(defaults.weekly),
+        hourly: table.number_or("hourly", 0, None).or(defaults.hourly),
+        daily: table.number_or("daily", 0, None).or(defaults.daily),
+        weekly: table.number_or("weekly", 0, None).or(defaults.weekly),
         best: table.best("best").unwrap_or_else(|| defaults.best.clone()),
     };
     if let Some(source) = table.strongest_source()

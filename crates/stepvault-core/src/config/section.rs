@@ -10,10 +10,8 @@ use super::finding::Source;
 use super::key::KeyPath;
 use super::merge::{Key, Merged};
 use super::value::{Kind, best, duration, nodes_text, size};
-use crate::error::{Error, ErrorKind, Result};
-use crate::nodes::NodeSet;
-use crate::path::RelativePath;
 use crate::retention::BestRule;
+use crate::{Error, ErrorKind, NodeSet, RelativePath, Result};
 
 /// One table. Each method that reads a key adds it to the [schema](super::merge::Schema) with its kind and its default.
 /// A value fits its key already; what a conversion can still refuse becomes a fault, and the type's own default stands
@@ -65,11 +63,7 @@ impl<'a> Section<'a> {
         self.duration_or(key, Some(default)).unwrap_or_default()
     }
 
-    pub(super) fn optional_duration(&mut self, key: &str) -> Option<Duration> {
-        self.duration_or(key, None)
-    }
-
-    fn duration_or(&mut self, key: &str, default: Option<&'static str>) -> Option<Duration> {
+    pub(super) fn duration_or(&mut self, key: &str, default: Option<&'static str>) -> Option<Duration> {
         let convert = |value: &Value| duration(value.as_str()?).ok();
         self.read(key, Kind::Duration, default, convert)
     }
@@ -88,10 +82,6 @@ impl<'a> Section<'a> {
         default: &'static str,
     ) -> N {
         self.number_or(key, minimum, Some(default)).unwrap_or_default()
-    }
-
-    pub(super) fn optional_number<N: TryFrom<i64>>(&mut self, key: &str, minimum: i64) -> Option<N> {
-        self.number_or(key, minimum, None)
     }
 
     /// Reads a number in the type of its setting; a number that is too large for it becomes a fault.

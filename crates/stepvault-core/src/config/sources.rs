@@ -11,8 +11,7 @@ use toml::{Spanned, Value};
 use super::finding::{Fault, Finding, Source, nearest};
 use super::key::KeyPath;
 use super::merge::{Merged, PROFILE, Schema};
-use crate::ids::RunName;
-use crate::remote_settings::RemoteUrl;
+use crate::{RemoteUrl, RunName};
 
 /// The text of a configuration file and the path it came from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

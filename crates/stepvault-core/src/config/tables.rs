@@ -10,8 +10,8 @@ use super::finding::Source;
 use super::key::KeyPath;
 use super::merge::{ANY_NAME, Merged, Schema};
 use super::model::{
-    AgentSettings, Config, ControlSocket, DoctorSettings, LinkPolicy, LocalSettings, Notices,
-    RestartSettings, RestoreSettings, RestoreSync, UploadSettings,
+    AgentSettings, Config, ControlSocket, LinkPolicy, LocalSettings, Notices, RestartSettings, RestoreSync,
+    UploadSettings,
 };
 use super::remote::named_remote;
 use super::run::{keep, named_run};
@@ -48,9 +48,9 @@ pub(super) fn config(merged: &mut Merged) -> Config {
     let local = local(&mut root.table("local"));
     let upload = upload(&mut root.table("upload"));
     let agent = agent(&mut root.table("agent"));
-    let restore = restore(&mut root.table("restore"));
+    let restore_sync = restore_sync(&mut root.table("restore"));
     let restart = restart(&mut root.table("restart"));
-    let doctor = doctor(&mut root.table("doctor"));
+    let required_environment = required_environment(&mut root.table("doctor"));
     let remotes = root.merged.names("remote").to_vec();
     let remotes = remotes.iter().filter_map(|name| named_remote(root.merged, name)).collect();
     let keep_local = keep(&mut root.table("keep").table("local"), &KeepRules::default());
@@ -64,9 +64,9 @@ pub(super) fn config(merged: &mut Merged) -> Config {
         local,
         upload,
         agent,
-        restore,
+        restore_sync,
         restart,
-        doctor,
+        required_environment,
         remotes,
         runs,
         keep_local,
@@ -208,9 +208,9 @@ fn metrics_listen(table: &mut Section<'_>) -> Option<SocketAddr> {
     None
 }
 
-fn restore(table: &mut Section<'_>) -> RestoreSettings {
+fn restore_sync(table: &mut Section<'_>) -> RestoreSync {
     let words = [("full", RestoreSync::Full), ("none", RestoreSync::None)];
-    RestoreSettings { sync: table.choice("sync", Some("full"), &words).unwrap_or_default() }
+    table.choice("sync", Some("full"), &words).unwrap_or_default()
 }
 
 fn restart(table: &mut Section<'_>) -> RestartSettings {
@@ -223,11 +223,11 @@ fn restart(table: &mut Section<'_>) -> RestartSettings {
             crashes: table.number("demote-after", 0, "3"),
             within_seconds: crash_within.unwrap_or_default(),
         },
-        wait_for_uploads: table.optional_duration("wait-for-uploads"),
+        wait_for_uploads: table.duration_or("wait-for-uploads", None),
     }
 }
 
-fn doctor(table: &mut Section<'_>) -> DoctorSettings {
+fn required_environment(table: &mut Section<'_>) -> Vec<String> {
     let names = table.texts("required-environment", None).unwrap_or_default();
     for name in &names {
         let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
@@ -237,7 +237,7 @@ fn doctor(table: &mut Section<'_>) -> DoctorSettings {
             table.fault("required-environment", why, hint);
         }
     }
-    DoctorSettings { required_environment: names }
+    names
 }
 
 impl Default for LocalSettings {

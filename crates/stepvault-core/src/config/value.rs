@@ -5,10 +5,8 @@ use std::time::Duration;
 use toml::Value;
 
 use super::finding::{Fault, nearest};
-use crate::error::{Error, ErrorKind};
-use crate::nodes::NodeSet;
-use crate::path::RelativePath;
 use crate::retention::BestRule;
+use crate::{Error, ErrorKind, NodeSet, RelativePath};
 
 type Checked<T> = Result<T, Fault>;
 

@@ -7,10 +7,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::codec::{FORMAT, Record};
-use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{NodeName, RemoteName, RunName, StepId};
-use crate::timestamp::Timestamp;
 use crate::words;
+use crate::{Error, ErrorKind, NodeName, RemoteName, Result, RunName, StepId, Timestamp};
 
 /// Maximum number of steps that a record names: a vault may contain many that no remote has.
 pub const MAX_LEFT_STEPS: usize = 256;

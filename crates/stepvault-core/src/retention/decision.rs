@@ -4,9 +4,7 @@ use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
 use super::guards::{Loss, Refusal};
-use crate::ids::StepId;
-use crate::observe::Tier;
-use crate::timestamp::Timestamp;
+use crate::{StepId, Tier, Timestamp};
 
 /// What happens to a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, JsonSchema)]

@@ -2,10 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::ids::{Attempt, RemoteName, Step, StepId};
-use crate::observe::Tier;
 use crate::step_origin::BestName;
-use crate::timestamp::Timestamp;
+use crate::{Attempt, RemoteName, Step, StepId, Tier, Timestamp};
 
 /// What is known about the bytes of a step on the tier.
 #[derive(Debug, Clone, PartialEq, Eq)]

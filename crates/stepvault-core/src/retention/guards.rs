@@ -7,8 +7,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::facts::{StepFacts, TierView, Unproven, Verified};
-use crate::ids::{RemoteName, StepId};
-use crate::observe::Tier;
+use crate::{RemoteName, StepId, Tier};
 
 /// Inputs of the guards in addition to the steps.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -7,9 +7,7 @@ use super::facts::{StepFacts, TierView, Verified};
 use super::guards::{Guards, held, loss, never_given_up_from, refusal};
 use super::rules::{KeepRules, LocalLimits, kept_by_rules};
 use super::space::evict_for_space;
-use crate::error::Result;
-use crate::ids::StepId;
-use crate::observe::Tier;
+use crate::{Result, StepId, Tier};
 
 /// Decides which steps of one run stay on one tier. `limits` apply to the local tier only.
 ///

@@ -6,9 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::facts::{StepFacts, Verified};
-use crate::error::{Error, ErrorKind, Result};
-use crate::ids::StepId;
-use crate::timestamp::Timestamp;
+use crate::{Error, ErrorKind, Result, StepId, Timestamp};
 
 const HOUR_SECONDS: i64 = 3_600;
 const DAY_SECONDS: i64 = 86_400;

@@ -16,8 +16,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{NodeName, StepId};
-use crate::timestamp::Timestamp;
+use crate::{NodeName, StepId, Timestamp};
 
 pub use demotion::{DemotionRule, demoted};
 pub use history::{MAXIMUM_STARTS, StartHistory, merged};

@@ -6,8 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Start, StartedProgram, span};
-use crate::ids::{NodeName, RunName};
-use crate::timestamp::Timestamp;
+use crate::{NodeName, RunName, Timestamp};
 
 /// Maximum number of reasons that are listed.
 const MAXIMUM_REASONS: usize = 5;

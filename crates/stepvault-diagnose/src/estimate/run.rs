@@ -3,13 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::amount::times;
-use stepvault_core::error::{Error, ErrorKind, Result};
-use stepvault_core::ids::{Attempt, RemoteName, Step, StepId};
-use stepvault_core::observe::Tier;
 use stepvault_core::retention::{
     Elsewhere, Guards, KeepRules, LocalLimits, Needed, Prefer, StepFacts, TierView, Verdict, Verified, plan,
 };
-use stepvault_core::timestamp::Timestamp;
+use stepvault_core::{Attempt, Error, ErrorKind, RemoteName, Result, Step, StepId, Tier, Timestamp};
 
 /// Maximum number of saves that are simulated.
 pub const MAX_SAVES: u64 = 100_000;

@@ -2,11 +2,10 @@
 
 use stepvault_core::disk_facts::{DirectoryAccess, DirectoryCondition, DirectoryRole};
 use stepvault_core::forecast::Taken;
-use stepvault_core::ids::RunName;
 use stepvault_core::room::Room;
 use stepvault_core::starts::{Ending, RestartLoopRule, Start, StartedProgram, restart_loop};
-use stepvault_core::timestamp::Timestamp;
 use stepvault_core::words;
+use stepvault_core::{RunName, Timestamp};
 
 use super::texts::Recogniser;
 use super::{Cause, Evidence, Scanner};

@@ -37,11 +37,6 @@ impl Layout {
         }
     }
 
-    /// Returns the directory of incomplete uploads.
-    pub(super) fn uploads(&self) -> PathBuf {
-        self.root.join(UPLOADS_DIRECTORY)
-    }
-
     /// Returns the deepest directory that holds all keys that begin with `prefix`, relative to the root and with a
     /// trailing slash; empty for the root itself.
     pub(super) fn directory_of(prefix: &str) -> Result<&str> {
@@ -53,106 +48,7 @@ impl Layout {
             }
         }
     }
-}
 
-/// Returns a new name for an unfinished file.
-pub(super) fn temporary_name() -> String {
-    format!("{TEMPORARY_PREFIX}{}", uuid::Uuid::new_v4().simple())
-}
-
-/// Returns whether a directory entry is reserved for stepvault and is not an object.
-pub(super) fn is_reserved(component: &str) -> bool {
-    component == UPLOADS_DIRECTORY || component.starts_with(TEMPORARY_PREFIX)
-}
-
-fn fault_of(key: &str) -> Option<&'static str> {
-    if key.is_empty() {
-        return Some("it is empty");
-    }
-    if key.chars().any(|character| character.is_ascii_control()) {
-        return Some("it holds a control character");
-    }
-    for component in key.split('/') {
-        match component {
-            "" => return Some("it begins or ends with a slash, or has an empty component"),
-            "." | ".." => return Some("it has a '.' or '..' component"),
-            long if long.len() > 255 => {
-                return Some("a component is longer than 255 bytes, the limit of file systems");
-            }
-            own if is_reserved(own) => return Some("a component is reserved for unfinished files"),
-            _ => {}
-        }
-    }
-    None
-}
-
-/// Returns the parent of a path that has one.
-pub(super) fn parent(path: &Path) -> &Path {
-    path.parent().unwrap_or(path)
-}
-
-/// Time limits for calls.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Blocking {
-    pub(super) stall_timeout: Duration,
-}
-
-impl Blocking {
-    /// Runs `work`, which moves about `size_bytes`, on a thread where it may block. A call that hangs (on an
-    /// unreachable network file system) keeps its thread, but is no longer waited for after the time limit.
-    pub(super) async fn run<T: Send + 'static>(
-        self,
-        what: &str,
-        path: &Path,
-        size_bytes: u64,
-        work: impl FnOnce() -> Result<T> + Send + 'static,
-    ) -> Result<T> {
-        let limit = patience(self.stall_timeout, size_bytes);
-        match tokio::time::timeout(limit, tokio::task::spawn_blocking(work)).await {
-            Ok(Ok(outcome)) => outcome.map_err(for_a_remote),
-            Ok(Err(stopped)) => Err(Error::at(ErrorKind::Interrupted, what, path).caused_by(stopped)),
-            Err(_) => Err(Error::at(ErrorKind::Unreachable, what, path)
-                .because(format!("the file system did not answer within {} seconds", limit.as_secs()))
-                .hint("check that the file system is mounted and its server answers")),
-        }
-    }
-}
-
-impl Blocking {
-    /// Like [`Self::run`], for reads: a failed read may be retried and says nothing about the object.
-    pub(super) async fn read<T: Send + 'static>(
-        self,
-        what: &str,
-        path: &Path,
-        size_bytes: u64,
-        work: impl FnOnce() -> Result<T> + Send + 'static,
-    ) -> Result<T> {
-        let read = self.run(what, path, size_bytes, work).await;
-        read.map_err(|error| match error.kind() {
-            ErrorKind::Unreachable if error.is_inconclusive() => error.passing(),
-            ErrorKind::Failed if error.is_inconclusive() && !error.is_lasting() => {
-                error.with_kind(ErrorKind::Unreachable)
-            }
-            _ => error,
-        })
-    }
-}
-
-/// Replaces the hints of lower layers, which are about the local tier.
-fn for_a_remote(error: Error) -> Error {
-    match error.kind() {
-        ErrorKind::NoSpace => {
-            error.hint("free some space there, keep fewer steps on this remote, or use a larger disk")
-        }
-        ErrorKind::Denied => error.hint("allow the user that runs stepvault to read and write there"),
-        _ => error,
-    }
-}
-
-const DIRECTORY: OFlags =
-    OFlags::DIRECTORY.union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW).union(OFlags::RDONLY);
-
-impl Layout {
     /// Opens the regular file at `key` for reading. Returns `None` when it does not exist.
     pub(super) fn open(&self, what: &str, key: &str) -> Result<Option<File>> {
         let path = self.path(key)?;
@@ -231,6 +127,101 @@ impl Layout {
         Ok(Some(directory))
     }
 }
+
+/// Returns a new name for an unfinished file.
+pub(super) fn temporary_name() -> String {
+    format!("{TEMPORARY_PREFIX}{}", uuid::Uuid::new_v4().simple())
+}
+
+/// Returns whether a directory entry is reserved for stepvault and is not an object.
+pub(super) fn is_reserved(component: &str) -> bool {
+    component == UPLOADS_DIRECTORY || component.starts_with(TEMPORARY_PREFIX)
+}
+
+fn fault_of(key: &str) -> Option<&'static str> {
+    if key.is_empty() {
+        return Some("it is empty");
+    }
+    if key.chars().any(|character| character.is_ascii_control()) {
+        return Some("it holds a control character");
+    }
+    for component in key.split('/') {
+        match component {
+            "" => return Some("it begins or ends with a slash, or has an empty component"),
+            "." | ".." => return Some("it has a '.' or '..' component"),
+            long if long.len() > 255 => {
+                return Some("a component is longer than 255 bytes, the limit of file systems");
+            }
+            own if is_reserved(own) => return Some("a component is reserved for unfinished files"),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Returns the parent of a path that has one.
+pub(super) fn parent(path: &Path) -> &Path {
+    path.parent().unwrap_or(path)
+}
+
+/// Time limits for calls.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Blocking {
+    pub(super) stall_timeout: Duration,
+}
+
+impl Blocking {
+    /// Runs `work`, which moves about `size_bytes`, on a thread where it may block. A call that hangs (on an
+    /// unreachable network file system) keeps its thread, but is no longer waited for after the time limit.
+    pub(super) async fn run<T: Send + 'static>(
+        self,
+        what: &str,
+        path: &Path,
+        size_bytes: u64,
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let limit = patience(self.stall_timeout, size_bytes);
+        match tokio::time::timeout(limit, tokio::task::spawn_blocking(work)).await {
+            Ok(Ok(outcome)) => outcome.map_err(for_a_remote),
+            Ok(Err(stopped)) => Err(Error::at(ErrorKind::Interrupted, what, path).caused_by(stopped)),
+            Err(_) => Err(Error::at(ErrorKind::Unreachable, what, path)
+                .because(format!("the file system did not answer within {} seconds", limit.as_secs()))
+                .hint("check that the file system is mounted and its server answers")),
+        }
+    }
+
+    /// Like [`Self::run`], for reads: a failed read may be retried and says nothing about the object.
+    pub(super) async fn read<T: Send + 'static>(
+        self,
+        what: &str,
+        path: &Path,
+        size_bytes: u64,
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let read = self.run(what, path, size_bytes, work).await;
+        read.map_err(|error| match error.kind() {
+            ErrorKind::Unreachable if error.is_inconclusive() => error.passing(),
+            ErrorKind::Failed if error.is_inconclusive() && !error.is_lasting() => {
+                error.with_kind(ErrorKind::Unreachable)
+            }
+            _ => error,
+        })
+    }
+}
+
+/// Replaces the hints of lower layers, which are about the local tier.
+fn for_a_remote(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::NoSpace => {
+            error.hint("free some space there, keep fewer steps on this remote, or use a larger disk")
+        }
+        ErrorKind::Denied => error.hint("allow the user that runs stepvault to read and write there"),
+        _ => error,
+    }
+}
+
+const DIRECTORY: OFlags =
+    OFlags::DIRECTORY.union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW).union(OFlags::RDONLY);
 
 /// Opens for reading, with retries for transient failures.
 fn open_at(

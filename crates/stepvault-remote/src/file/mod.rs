@@ -108,10 +108,6 @@ impl FileStore {
         self.blocking.read(what, &path, 0, checked).await
     }
 
-    fn upload(&self, upload: &str) -> Result<Upload> {
-        Upload::parse(&self.layout, upload)
-    }
-
     /// Returns the result of a write at `key`, of `size_bytes` where that is known.
     async fn created(
         &self,
@@ -195,7 +191,7 @@ impl RemoteStore for FileStore {
         body: Payload,
         digest: &PartDigest,
     ) -> Result<PartReceipt> {
-        let (upload, digest) = (self.upload(upload)?, *digest);
+        let (upload, digest) = (Upload::parse(&self.layout, upload)?, *digest);
         let what = format!("cannot upload part {}", index + 1);
         let write = move |_: &Layout, _: &str| upload.write_part(index, &body, &digest);
         self.run(&what, key, digest.size_bytes, write).await
@@ -209,7 +205,8 @@ impl RemoteStore for FileStore {
         digest: &FileDigest,
     ) -> Result<Created> {
         const WHAT: &str = "cannot complete the upload";
-        let (upload, parts, size_bytes) = (self.upload(upload)?, parts.to_vec(), digest.size_bytes);
+        let (upload, parts, size_bytes) =
+            (Upload::parse(&self.layout, upload)?, parts.to_vec(), digest.size_bytes);
         let work = move |layout: &Layout, key: &str| upload.complete(layout, key, &parts, size_bytes);
         // Each part was synced when it was written; only the rename is left to wait for.
         let outcome = self.run(WHAT, key, 0, work).await?;
@@ -217,7 +214,7 @@ impl RemoteStore for FileStore {
     }
 
     async fn abort_upload(&self, key: &str, upload: &str) -> Result<()> {
-        let Some(upload) = if_found(self.upload(upload))? else {
+        let Some(upload) = if_found(Upload::parse(&self.layout, upload))? else {
             return Ok(());
         };
         let abort = move |_: &Layout, _: &str| upload.abort();
@@ -271,7 +268,7 @@ impl RemoteStore for FileStore {
         start: u64,
         digest: &PartDigest,
     ) -> Result<PartReceipt> {
-        let (upload, from, digest) = (self.upload(upload)?, from.to_owned(), *digest);
+        let (upload, from, digest) = (Upload::parse(&self.layout, upload)?, from.to_owned(), *digest);
         let work =
             move |layout: &Layout, _: &str| placing::copy_part(layout, &from, &upload, index, start, &digest);
         self.run(placing::CANNOT_COPY, key, digest.size_bytes, work).await

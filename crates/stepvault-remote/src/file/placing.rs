@@ -211,7 +211,7 @@ pub(super) fn copy_part(
     digest: &PartDigest,
 ) -> Result<PartReceipt> {
     let source_path = layout.path(from)?;
-    let (target, range) = upload.open_part(CANNOT_COPY, index)?;
+    let (target, range) = (upload.open(CANNOT_COPY)?, upload.parts.range(index));
     if range != (start..start.saturating_add(digest.size_bytes)) {
         return Err(Error::at(ErrorKind::Failed, CANNOT_COPY, &source_path)
             .because(format!("part {} of the upload has different bounds", index + 1)));

@@ -6,7 +6,6 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::ops::Range;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -34,7 +33,7 @@ const STALE: Duration = Duration::from_hours(1);
 pub(super) struct Upload {
     id: String,
     directory: PathBuf,
-    parts: FileParts,
+    pub(super) parts: FileParts,
 }
 
 impl Upload {
@@ -46,7 +45,7 @@ impl Upload {
             return Err(unknown());
         }
         let parts = FileParts::of(size.parse().map_err(|_| unknown())?)?;
-        Ok(Self { id: id.to_owned(), directory: layout.uploads().join(id), parts })
+        Ok(Self { id: id.to_owned(), directory: layout.root.join(UPLOADS_DIRECTORY).join(id), parts })
     }
 
     /// Begins an upload of `size_bytes` to `key`. Durable, so that a restarted agent finds it.
@@ -158,12 +157,7 @@ impl Upload {
         self.directory.join(DATA_FILE)
     }
 
-    /// Opens the data and returns the byte range of part `index`.
-    pub(super) fn open_part(&self, what: &str, index: u32) -> Result<(File, Range<u64>)> {
-        Ok((self.open(what)?, self.parts.range(index)))
-    }
-
-    fn open(&self, what: &str) -> Result<File> {
+    pub(super) fn open(&self, what: &str) -> Result<File> {
         let path = self.data();
         OpenOptions::new().read(true).write(true).open(&path).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => Error::at(ErrorKind::NotFound, what, &path)
@@ -176,7 +170,7 @@ impl Upload {
 /// Returns the incomplete uploads.
 pub(super) fn pending(layout: &Layout) -> Result<Vec<PendingUpload>> {
     const WHAT: &str = "cannot list the pending uploads";
-    let uploads = layout.uploads();
+    let uploads = layout.root.join(UPLOADS_DIRECTORY);
     if layout.directory(WHAT, UPLOADS_DIRECTORY)?.is_none() {
         return Ok(Vec::new());
     }

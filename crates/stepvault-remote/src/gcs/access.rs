@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use google_cloud_auth::credentials::{AccessTokenCredentials, Builder, Credentials, anonymous};
 use google_cloud_auth::errors::CredentialsError;
-use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::store_facts::{CredentialSource, Credentials as FoundCredentials};
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, RemoteSettings, Result};
 use url::Url;
 
 use crate::causes::distinct_texts;

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method, Request};
 use serde::de::DeserializeOwned;
-use stepvault_core::remote_settings::RemoteSettings;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, RemoteSettings, Result};
 use tokio::time::timeout;
 
 use super::access::Access;

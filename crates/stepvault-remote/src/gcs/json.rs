@@ -11,8 +11,7 @@ use http::header::{CONTENT_LENGTH, CONTENT_RANGE};
 use http::{HeaderMap, Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use stepvault_core::digest::PartDigest;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, PartDigest, Result};
 
 use super::api::{Api, CONTENT_TYPE, client_error};
 use super::resource::{Described, FIELDS, Resource};

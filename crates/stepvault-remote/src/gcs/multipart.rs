@@ -5,9 +5,8 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use http::{HeaderMap, Method};
-use stepvault_core::digest::{Crc32c, FileDigest, PartDigest};
 use stepvault_core::store_facts::LeftBytes;
-use stepvault_core::{ErrorKind, Result};
+use stepvault_core::{Crc32c, ErrorKind, FileDigest, PartDigest, Result};
 
 use super::api::{Api, COMPLETE, CONTENT_TYPE, PENDING};
 use super::xml::escape;

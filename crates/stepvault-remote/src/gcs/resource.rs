@@ -4,8 +4,7 @@ use std::time::SystemTime;
 
 use serde::Deserialize;
 use serde_json::Value;
-use stepvault_core::digest::Crc32c;
-use stepvault_core::{ErrorKind, Result};
+use stepvault_core::{Crc32c, ErrorKind, Result};
 
 use super::api::{Answer, Api};
 use crate::store::{ObjectHead, ObjectInfo, StoredChecksum};

@@ -16,8 +16,7 @@ use http::{HeaderMap, Method};
 use http_body::Body as _;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use stepvault_core::digest::{Crc32c, PartDigest};
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Crc32c, Error, ErrorKind, PartDigest, Result};
 use tokio::time::timeout;
 
 use super::access::kind_of;

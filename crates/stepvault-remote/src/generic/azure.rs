@@ -3,10 +3,8 @@
 use async_trait::async_trait;
 use object_store::Certificate;
 use object_store::azure::{AzureConfigKey, AzureCredential, MicrosoftAzure, MicrosoftAzureBuilder};
-use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::store_facts::{CredentialSource, Credentials};
-use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, RemoteSettings, Result, Timestamp};
 
 use super::store_error;
 use super::transport::{GuardedConnector, client_options, no_retries};

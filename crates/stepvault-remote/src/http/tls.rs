@@ -6,8 +6,7 @@ use std::sync::LazyLock;
 
 use reqwest::{Certificate, Client, Identity};
 use rustls_native_certs::load_native_certs;
-use stepvault_core::remote_settings::RemoteSettings;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, RemoteSettings, Result};
 
 /// The largest file of authorities that is read: the bundles of operating systems have some 300 KiB.
 const MAXIMUM_AUTHORITIES_BYTES: u64 = 16 << 20;

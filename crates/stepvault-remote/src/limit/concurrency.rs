@@ -147,7 +147,8 @@ impl AdaptiveLimit {
         window.bytes += bytes + REQUEST_COST_BYTES;
         window.successes += 1;
         let (elapsed, successes) = (begun.elapsed(), window.successes);
-        if elapsed < state.shortest_window() || successes < state.limit {
+        let shortest = if matches!(state.search, Search::Rest { .. }) { WINDOW } else { GROWTH_WINDOW };
+        if elapsed < shortest || successes < state.limit {
             return;
         }
         let window = std::mem::replace(&mut state.window, Window::beginning(Some(Instant::now())));
@@ -197,10 +198,6 @@ impl ConcurrencyLimit for AdaptiveLimit {
 }
 
 impl State {
-    fn shortest_window(&self) -> Duration {
-        if matches!(self.search, Search::Rest { .. }) { WINDOW } else { GROWTH_WINDOW }
-    }
-
     /// Returns the limit after a window with this rate.
     fn next_limit(&mut self, rate: u64, maximum: usize) -> usize {
         let is_first = match &mut self.search {

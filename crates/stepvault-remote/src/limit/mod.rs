@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::StreamExt as _;
-use futures::future::BoxFuture;
 use futures::stream::{BoxStream, try_unfold, unfold};
 use governor::clock::{Clock as _, MonotonicClock};
 use governor::state::{InMemoryState, NotKeyed};
@@ -18,7 +17,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::{Instant, timeout};
 
 use self::concurrency::{AdaptiveLimit, ConcurrencyPermit};
-use crate::decorator::{Answer, Request, StoreDecorator};
+use crate::decorator::{Answer, Call, Request, StoreDecorator};
 use crate::store::{BodyStream, ConcurrencyLimit, ObjectInfo, RemoteStore};
 
 type Limiter = RateLimiter<NotKeyed, InMemoryState, MonotonicClock>;
@@ -71,11 +70,7 @@ impl StoreDecorator for FlowStore {
         &*self.inner
     }
 
-    async fn around<'a, T, C>(&'a self, request: Request, call: C) -> Result<T>
-    where
-        T: Answer + 'a,
-        C: Fn() -> BoxFuture<'a, Result<T>> + Send + Sync + 'a,
-    {
+    async fn around<'a, T: Answer + 'a, C: Call<'a, T>>(&'a self, request: Request, call: C) -> Result<T> {
         if let Some(limiter) = &self.limiter {
             pay(limiter, request.sent_bytes).await;
         }
@@ -141,11 +136,7 @@ impl StoreDecorator for RequestLimitStore {
         Some(&*self.limit)
     }
 
-    async fn around<'a, T, C>(&'a self, request: Request, call: C) -> Result<T>
-    where
-        T: Answer + 'a,
-        C: Fn() -> BoxFuture<'a, Result<T>> + Send + Sync + 'a,
-    {
+    async fn around<'a, T: Answer + 'a, C: Call<'a, T>>(&'a self, request: Request, call: C) -> Result<T> {
         let _permit = self.permit().await?;
         let begun = Instant::now();
         let answer = call().await;

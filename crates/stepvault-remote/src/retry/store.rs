@@ -7,18 +7,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::future::BoxFuture;
 use futures::stream::{BoxStream, StreamExt as _, try_unfold};
 use parking_lot::Mutex;
-use stepvault_core::digest::{ContentDigest, FileDigest, Sha256Digest};
-use stepvault_core::ids::RemoteName;
-use stepvault_core::observe::{Event, Observer, Tier};
-use stepvault_core::remote_settings::RemoteSettings;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{
+    ContentDigest, Error, ErrorKind, Event, FileDigest, Observer, RemoteName, RemoteSettings, Result,
+    Sha256Digest, Tier,
+};
 use tokio::time::Instant;
 
 use super::gate::{Gate, backoff};
-use crate::decorator::{Answer, Request, StoreDecorator};
+use crate::decorator::{Answer, Call, Request, StoreDecorator};
 use crate::store::{ArchivePlace, Created, ObjectInfo, PartReceipt, RemoteStore};
 
 /// Wait of a request before its first retry, before jitter.
@@ -205,11 +203,7 @@ impl StoreDecorator for RetryStore {
         &*self.inner
     }
 
-    async fn around<'a, T, C>(&'a self, _request: Request, call: C) -> Result<T>
-    where
-        T: Answer + 'a,
-        C: Fn() -> BoxFuture<'a, Result<T>> + Send + Sync + 'a,
-    {
+    async fn around<'a, T: Answer + 'a, C: Call<'a, T>>(&'a self, _request: Request, call: C) -> Result<T> {
         self.retries.run(|_| call()).await
     }
 

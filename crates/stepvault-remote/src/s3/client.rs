@@ -19,8 +19,7 @@ use aws_sdk_s3::config::{
 use aws_sdk_s3::error::BoxError;
 use aws_smithy_runtime_api::http::Headers;
 use aws_types::service_config::ServiceConfigKey;
-use stepvault_core::remote_settings::RemoteSettings;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, RemoteSettings, Result};
 use tokio::sync::{Mutex, OnceCell};
 use tokio::time::Instant;
 

@@ -91,7 +91,8 @@ impl Fault {
             code => code.unwrap_or_default(),
         };
         if code.is_empty() && !document.is_empty() {
-            log_unreadable(status, &text);
+            // It may come from a proxy, or from a server that follows S3 loosely.
+            tracing::info!("the store's answer, HTTP {status}: {}", one_line(&text, SHOWN_CHARACTERS));
         }
         let message = told("Message", SHOWN_CHARACTERS).unwrap_or_default();
         Self {
@@ -324,12 +325,6 @@ fn transport_fault(error: &(dyn StdError + 'static), is_unbuilt: bool) -> (Trans
         return (Transport::Request, innermost(error));
     }
     (Transport::Connection, innermost(error))
-}
-
-/// Logs the beginning of an answer that is no S3 answer, or that has no error code: it may come from a proxy, or from a
-/// server that follows S3 loosely.
-fn log_unreadable(status: u16, text: &str) {
-    tracing::info!("the store's answer, HTTP {status}: {}", one_line(text, SHOWN_CHARACTERS));
 }
 
 /// Returns the stall, or else the two innermost causes: the SDK's outer layers only repeat that a request failed.

@@ -19,8 +19,7 @@ mod write;
 
 use std::sync::Arc;
 
-use stepvault_core::Result;
-use stepvault_core::remote_settings::RemoteSettings;
+use stepvault_core::{RemoteSettings, Result};
 
 use self::store::S3Store;
 use crate::examine::Examined;

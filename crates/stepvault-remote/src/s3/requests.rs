@@ -9,9 +9,8 @@ use aws_sdk_s3::types::Part;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{StreamExt as _, TryStreamExt as _};
-use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
 use stepvault_core::store_facts::LeftBytes;
-use stepvault_core::{ErrorKind, Result};
+use stepvault_core::{DigestAlgorithm, ErrorKind, FileDigest, PartDigest, Result};
 
 use super::checksums::returned;
 use super::copy::Source;

@@ -8,8 +8,7 @@ use aws_sdk_s3::error::SdkError;
 use aws_sdk_s3::operation::head_object::HeadObjectOutput;
 use aws_sdk_s3::types::{ServerSideEncryption, StorageClass};
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
-use stepvault_core::remote_settings::RemoteSettings;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, RemoteSettings, Result};
 
 use super::checksums::ALL_CHECKS;
 use super::client::Clients;
@@ -118,6 +117,78 @@ impl S3Store {
         }
         Err(fault.into_error(what, &self.name(key)))
     }
+
+    /// Returns the requested attributes that the object at `key` does not have.
+    pub(super) async fn compare_attributes(&self, key: &str) -> Result<Vec<IgnoredAttribute>> {
+        let attributes = &self.attributes;
+        let mut ignored = Vec::new();
+        if attributes.encryption.is_some() || attributes.storage_class_of(key).is_some() {
+            ignored = attributes.differences(key, &self.head_output(key).await?);
+        }
+        if !attributes.tags.is_empty() {
+            ignored.extend(self.compare_tags(key).await?);
+        }
+        if let Some(owner) = &self.clients.settings.expected_bucket_owner
+            && self.answers_for_nobody(owner, key).await?
+        {
+            ignored.push(IgnoredAttribute::new("expected-bucket-owner", owner, Some("any account")));
+        }
+        Ok(ignored)
+    }
+
+    async fn head_output(&self, key: &str) -> Result<HeadObjectOutput> {
+        let what = "cannot read the object's attributes";
+        let request = self.client().await?.head_object().bucket(&self.bucket).key(self.full_key(key));
+        let answer = request.send().await;
+        answer.map_err(|error| self.failed(what, key, &error))
+    }
+
+    async fn compare_tags(&self, key: &str) -> Result<Option<IgnoredAttribute>> {
+        let what = "cannot read the object's tags";
+        let request = self.client().await?.get_object_tagging().bucket(&self.bucket).key(self.full_key(key));
+        let answer = request.send().await;
+        let is_without_tags = |fault: &Fault| fault.is_not_implemented() || fault.is_missing();
+        let output = match self.unless(what, key, answer, is_without_tags) {
+            // Writing tags needs another right than reading them.
+            Err(error) if error.kind() == ErrorKind::Denied => {
+                tracing::warn!(
+                    "{error}; without s3:GetObjectTagging it is not known whether the store keeps tags"
+                );
+                return Ok(None);
+            }
+            other => other?,
+        };
+        let stored: Option<BTreeMap<String, String>> = output.map(|output| {
+            let tags = output.tag_set().iter();
+            tags.map(|tag| (tag.key().to_owned(), tag.value().to_owned())).collect()
+        });
+        let shown = |tags: &BTreeMap<String, String>| {
+            let tags: Vec<String> = tags.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            tags.join(",")
+        };
+        Ok((stored.as_ref() != Some(&self.attributes.tags)).then(|| IgnoredAttribute {
+            setting: "tags",
+            requested: shown(&self.attributes.tags),
+            reported: stored.filter(|tags| !tags.is_empty()).map(|tags| shown(&tags)),
+        }))
+    }
+
+    /// Returns whether the store answers a request that another account than `owner` must own the bucket for.
+    async fn answers_for_nobody(&self, owner: &str, key: &str) -> Result<bool> {
+        let client = self.client().await?;
+        let nobody = NOBODY.into_iter().find(|nobody| *nobody != owner);
+        let request = client
+            .head_object()
+            .bucket(&self.bucket)
+            .key(self.full_key(key))
+            .set_expected_bucket_owner(nobody.map(str::to_owned));
+        let error = match request.send().await {
+            Ok(_) => return Ok(true),
+            Err(error) => self.fault(&error),
+        };
+        let error: Error = error.into_error("cannot check the bucket's owner", &self.name(key));
+        if error.is_transient() { Err(error) } else { Ok(false) }
+    }
 }
 
 /// Accounts that own no bucket: the first for the comparison, the second where the first is the configured one.
@@ -195,80 +266,6 @@ fn is_key(requested: &str, reported: Option<&str>) -> bool {
     let Some(reported) = reported else { return false };
     let is_alias = requested.starts_with("alias/") || requested.contains(":alias/");
     is_alias || requested == reported || reported.ends_with(&format!("/{requested}"))
-}
-
-impl S3Store {
-    /// Returns the requested attributes that the object at `key` does not have.
-    pub(super) async fn compare_attributes(&self, key: &str) -> Result<Vec<IgnoredAttribute>> {
-        let attributes = &self.attributes;
-        let mut ignored = Vec::new();
-        if attributes.encryption.is_some() || attributes.storage_class_of(key).is_some() {
-            ignored = attributes.differences(key, &self.head_output(key).await?);
-        }
-        if !attributes.tags.is_empty() {
-            ignored.extend(self.compare_tags(key).await?);
-        }
-        if let Some(owner) = &self.clients.settings.expected_bucket_owner
-            && self.answers_for_nobody(owner, key).await?
-        {
-            ignored.push(IgnoredAttribute::new("expected-bucket-owner", owner, Some("any account")));
-        }
-        Ok(ignored)
-    }
-
-    async fn head_output(&self, key: &str) -> Result<HeadObjectOutput> {
-        let what = "cannot read the object's attributes";
-        let request = self.client().await?.head_object().bucket(&self.bucket).key(self.full_key(key));
-        let answer = request.send().await;
-        answer.map_err(|error| self.failed(what, key, &error))
-    }
-
-    async fn compare_tags(&self, key: &str) -> Result<Option<IgnoredAttribute>> {
-        let what = "cannot read the object's tags";
-        let request = self.client().await?.get_object_tagging().bucket(&self.bucket).key(self.full_key(key));
-        let answer = request.send().await;
-        let is_without_tags = |fault: &Fault| fault.is_not_implemented() || fault.is_missing();
-        let output = match self.unless(what, key, answer, is_without_tags) {
-            // Writing tags needs another right than reading them.
-            Err(error) if error.kind() == ErrorKind::Denied => {
-                tracing::warn!(
-                    "{error}; without s3:GetObjectTagging it is not known whether the store keeps tags"
-                );
-                return Ok(None);
-            }
-            other => other?,
-        };
-        let stored: Option<BTreeMap<String, String>> = output.map(|output| {
-            let tags = output.tag_set().iter();
-            tags.map(|tag| (tag.key().to_owned(), tag.value().to_owned())).collect()
-        });
-        let shown = |tags: &BTreeMap<String, String>| {
-            let tags: Vec<String> = tags.iter().map(|(name, value)| format!("{name}={value}")).collect();
-            tags.join(",")
-        };
-        Ok((stored.as_ref() != Some(&self.attributes.tags)).then(|| IgnoredAttribute {
-            setting: "tags",
-            requested: shown(&self.attributes.tags),
-            reported: stored.filter(|tags| !tags.is_empty()).map(|tags| shown(&tags)),
-        }))
-    }
-
-    /// Returns whether the store answers a request that another account than `owner` must own the bucket for.
-    async fn answers_for_nobody(&self, owner: &str, key: &str) -> Result<bool> {
-        let client = self.client().await?;
-        let nobody = NOBODY.into_iter().find(|nobody| *nobody != owner);
-        let request = client
-            .head_object()
-            .bucket(&self.bucket)
-            .key(self.full_key(key))
-            .set_expected_bucket_owner(nobody.map(str::to_owned));
-        let error = match request.send().await {
-            Ok(_) => return Ok(true),
-            Err(error) => self.fault(&error),
-        };
-        let error: Error = error.into_error("cannot check the bucket's owner", &self.name(key));
-        if error.is_transient() { Err(error) } else { Ok(false) }
-    }
 }
 
 #[cfg(test)]

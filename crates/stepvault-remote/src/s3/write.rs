@@ -6,8 +6,7 @@ use std::time::SystemTime;
 use aws_sdk_s3::operation::complete_multipart_upload::CompleteMultipartUploadOutput;
 use aws_sdk_s3::operation::complete_multipart_upload::builders::CompleteMultipartUploadFluentBuilder;
 use aws_sdk_s3::types::{CompletedMultipartUpload, CompletedPart, Delete, ObjectIdentifier};
-use stepvault_core::digest::{DigestAlgorithm, PartDigest};
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{DigestAlgorithm, Error, ErrorKind, PartDigest, Result};
 
 use super::checksums::{
     ALL_CHECKS, AnswerHeaders, SentChecksum, answered, date_of, of_upload, returned, stored,
@@ -151,48 +150,7 @@ impl S3Store {
         }
         Ok(true)
     }
-}
 
-/// Returns the object that the store acknowledged, as of the date of its answer.
-pub(super) fn written(
-    key: &str,
-    size_bytes: u64,
-    date: Option<SystemTime>,
-    tag: Option<&str>,
-    checksum: StoredChecksum,
-) -> Created {
-    let info = ObjectInfo {
-        key: key.to_owned(),
-        size_bytes,
-        modified: date.unwrap_or(SystemTime::UNIX_EPOCH),
-        version: version_of(tag),
-    };
-    Created::Written(ObjectHead { info, checksum })
-}
-
-/// At the completion of an upload, the store is given no checksum at all. Between this and [`ALL_CHECKS`], it is given those
-/// of the parts alone.
-const NO_CHECKS: u8 = 2;
-
-/// Expected properties of the whole object.
-pub(super) struct Whole {
-    pub(super) size_bytes: u64,
-    /// Its checksum; `None` for an upload that was begun without.
-    pub(super) checksum: StoredChecksum,
-}
-
-/// Returns a part in the form of the request that completes its upload.
-pub(super) fn completed_part(number: i32, tag: &str, checksum: &StoredChecksum) -> CompletedPart {
-    let SentChecksum { sha256, crc64nvme, .. } = SentChecksum::of(checksum);
-    CompletedPart::builder()
-        .part_number(number)
-        .e_tag(tag)
-        .set_checksum_sha256(sha256)
-        .set_checksum_crc64_nvme(crc64nvme)
-        .build()
-}
-
-impl S3Store {
     /// Begins an upload. With an algorithm of digests, each part carries the checksum that goes with it, as for all bytes
     /// sent from here.
     pub(super) async fn create_multipart(
@@ -327,4 +285,43 @@ impl S3Store {
             .and_then(|number| i32::try_from(number).ok())
             .ok_or_else(|| self.error(ErrorKind::Failed, what, key, format!("there is no part {index}")))
     }
+}
+
+/// Returns the object that the store acknowledged, as of the date of its answer.
+pub(super) fn written(
+    key: &str,
+    size_bytes: u64,
+    date: Option<SystemTime>,
+    tag: Option<&str>,
+    checksum: StoredChecksum,
+) -> Created {
+    let info = ObjectInfo {
+        key: key.to_owned(),
+        size_bytes,
+        modified: date.unwrap_or(SystemTime::UNIX_EPOCH),
+        version: version_of(tag),
+    };
+    Created::Written(ObjectHead { info, checksum })
+}
+
+/// At the completion of an upload, the store is given no checksum at all. Between this and [`ALL_CHECKS`], it is given those
+/// of the parts alone.
+const NO_CHECKS: u8 = 2;
+
+/// Expected properties of the whole object.
+pub(super) struct Whole {
+    pub(super) size_bytes: u64,
+    /// Its checksum; `None` for an upload that was begun without.
+    pub(super) checksum: StoredChecksum,
+}
+
+/// Returns a part in the form of the request that completes its upload.
+pub(super) fn completed_part(number: i32, tag: &str, checksum: &StoredChecksum) -> CompletedPart {
+    let SentChecksum { sha256, crc64nvme, .. } = SentChecksum::of(checksum);
+    CompletedPart::builder()
+        .part_number(number)
+        .e_tag(tag)
+        .set_checksum_sha256(sha256)
+        .set_checksum_crc64_nvme(crc64nvme)
+        .build()
 }

@@ -5,8 +5,7 @@
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args};
-use stepvault_core::ids::{NodeName, RunName};
-use stepvault_core::nodes::NodeSet;
+use stepvault_core::{NodeName, NodeSet, RunName};
 
 use super::values;
 

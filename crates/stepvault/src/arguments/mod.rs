@@ -76,11 +76,6 @@ impl Command {
         matches!(self, Self::Agent(_) | Self::Run(_))
     }
 
-    /// Returns whether the command handles every signal itself.
-    pub(crate) fn handles_signals(&self) -> bool {
-        matches!(self, Self::Run(_))
-    }
-
     /// Returns the hint for a user who interrupted the command.
     pub(crate) fn after_interruption(&self) -> &'static str {
         match self {

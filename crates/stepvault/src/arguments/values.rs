@@ -4,11 +4,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use stepvault_agent::step_progress::Goal;
-use stepvault_core::Error;
 use stepvault_core::config::{parse_duration, parse_size};
-use stepvault_core::ids::RemoteName;
-use stepvault_core::observe::Tier;
 use stepvault_core::retention::BestRule;
+use stepvault_core::{Error, RemoteName, Tier};
 use stepvault_diagnose::estimate::{Named, parse_count};
 
 /// The tiers that a command operates on.

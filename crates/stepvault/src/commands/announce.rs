@@ -8,8 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_agent::control::{AnnounceAnswer, AnnounceRequest, AnnouncedStep, AnnouncementState, Client};
 use stepvault_agent::step_progress::{Goal, StepQuery};
-use stepvault_core::ids::{Step, StepId};
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, Result, Step, StepId};
 use tokio::time::Instant;
 
 use super::wait::{self, WaitDocument};

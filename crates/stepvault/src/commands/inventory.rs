@@ -7,22 +7,19 @@ use clap::Args;
 use futures::future::join_all;
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
-use stepvault_core::clock::Clock as _;
 use stepvault_core::document::{ErrorInfo, StepIdMembers};
-use stepvault_core::ids::{Attempt, Revision, RunName, Step, StepId};
 use stepvault_core::placement::contradiction;
 use stepvault_core::retention::abandoned_steps;
-use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_engine::blocking::blocking;
+use stepvault_core::{
+    Attempt, Clock as _, Error, ErrorKind, Result, Revision, RunName, Step, StepId, Timestamp,
+};
 use stepvault_engine::placement::evidence_text;
 use stepvault_engine::restore::WantedSteps;
 use stepvault_engine::tier::catalog::pins;
-use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_engine::tier::step_state::{Durability, is_durable_on};
 use stepvault_engine::tier::step_state::{StepsOnRemote, visible_and_incomplete};
-use stepvault_local::clock::SystemClock;
-use stepvault_local::vault::Vault;
+use stepvault_engine::{RunRemote, blocking};
+use stepvault_local::{SystemClock, Vault};
 
 use crate::arguments::values::checked;
 use crate::context::Tiers;

@@ -16,7 +16,7 @@ use super::node_records::{GivenUpDocument, LeftByDrain, known_records};
 use super::status::ask_agent;
 use crate::context::{Tiers, hint_for_unknown_run};
 use crate::exit_code::ExitCode;
-use crate::output::table::{UNLIMITED, fit};
+use crate::output::table::fit;
 use crate::output::{Report, human, table};
 use crate::session::Session;
 
@@ -126,10 +126,6 @@ async fn given_up(tiers: &Tiers, inventory: &Inventory) -> Vec<GivenUpDocument> 
 }
 
 impl Report for ListDocument {
-    fn human(&self) -> String {
-        self.fitted(UNLIMITED)
-    }
-
     fn fitted(&self, width: usize) -> String {
         let drains = self.drains.iter();
         let drains = drains.map(|drain| format!("\n{}", drain.text)).join("");

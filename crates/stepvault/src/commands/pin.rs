@@ -6,9 +6,8 @@ use clap::Args;
 use itertools::Itertools as _;
 use schemars::JsonSchema;
 use serde::Serialize;
-use stepvault_core::Result;
 use stepvault_core::document::StepIdMembers;
-use stepvault_core::ids::StepId;
+use stepvault_core::{Result, StepId};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::tier::catalog::{pin, unpin};
 

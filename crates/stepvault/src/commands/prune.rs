@@ -7,17 +7,14 @@ use clap::Args;
 use itertools::Itertools as _;
 use schemars::JsonSchema;
 use serde::Serialize;
-use stepvault_core::Result;
 use stepvault_core::document::ErrorInfo;
-use stepvault_core::ids::StepId;
-use stepvault_core::observe::Tier;
 use stepvault_core::retention::{BestRule, KeepRules, RefusalKind, RetentionPlan, Verdict};
-use stepvault_engine::blocking::blocking;
+use stepvault_core::{Result, StepId, Tier};
 use stepvault_engine::prune::{
     LocalPrune, PruneReport, RemotePrune, plan_local, plan_remote, prune_local, prune_remote,
 };
 use stepvault_engine::tier::catalog::pins;
-use stepvault_engine::tier::run_remote::RunRemote;
+use stepvault_engine::{RunRemote, blocking};
 
 use super::inventory::attempt_text;
 use crate::arguments::values::{TierChoice, best_rule, duration};

@@ -4,8 +4,7 @@ use clap::Subcommand;
 use itertools::Itertools as _;
 use schemars::JsonSchema;
 use serde::Serialize;
-use stepvault_core::ids::RemoteName;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, RemoteName, Result};
 use stepvault_engine::tier::cache::{Forgotten, forget};
 
 use crate::arguments::values::checked;

@@ -8,18 +8,15 @@ use std::time::{Duration, Instant};
 
 use clap::{ArgGroup, Args};
 use itertools::Itertools as _;
-use stepvault_core::clock::Clock as _;
-use stepvault_core::ids::{Attempt, Revision, Step};
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Attempt, Clock as _, Error, ErrorKind, Result, Revision, Step};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::restore::{
     HandoffOptions, Parts, RestoreContext, RestoreReport, RestoreRequest, Target, Together, WantedSteps,
     plan, remember_remotes, remember_resumption, restore,
 };
-use stepvault_local::clock::SystemClock;
 use stepvault_local::rank_turn::{RankTurn, check_rank};
 use stepvault_local::staging::Existing;
-use stepvault_local::vault::Vault;
+use stepvault_local::{SystemClock, Vault};
 
 use super::starts::demoted_steps;
 use crate::arguments::values::{checked, duration};
@@ -359,7 +356,7 @@ pub(super) fn restore_context(tiers: &Tiers) -> RestoreContext {
     RestoreContext {
         vault: tiers.vault.clone(),
         remotes: tiers.remotes.clone(),
-        sync: tiers.settings.config.restore.sync,
+        sync: tiers.settings.config.restore_sync,
         budget: tiers.budget.clone(),
         observer: tiers.observer(),
     }

@@ -6,11 +6,8 @@ use itertools::Itertools as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::document::StepIdMembers;
-use stepvault_core::ids::StepId;
-use stepvault_core::remote_settings::RemoteSettings;
-use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_engine::tier::runs::{RunOnRemote, Runs, list_runs};
+use stepvault_core::{Error, ErrorKind, RemoteSettings, Result, StepId, Timestamp};
+use stepvault_engine::tier::runs::{Runs, list_runs};
 use stepvault_remote::open::open_with;
 
 use super::inventory::FailedTier;
@@ -78,9 +75,14 @@ pub(crate) async fn run(session: &Session, _arguments: &RunsArguments) -> Result
         let name = remote.name.to_string();
         match listed {
             Ok(found) => {
-                runs.extend(
-                    found.runs.iter().map(|(run, on)| ListedRun::new(run.to_string(), name.clone(), on)),
-                );
+                runs.extend(found.runs.into_iter().map(|(run, on)| ListedRun {
+                    run: run.to_string(),
+                    remote: name.clone(),
+                    steps: on.steps.len(),
+                    newest: on.steps.last().map(|id| NewestStep { id: *id }),
+                    bytes: on.bytes,
+                    last_write_at: on.last_write.map(Timestamp::to_rfc3339),
+                }));
             }
             Err(error) => {
                 session.output.error_beside_report(&error);
@@ -97,19 +99,6 @@ pub(crate) async fn run(session: &Session, _arguments: &RunsArguments) -> Result
 async fn listed(settings: &Settings, remote: &RemoteSettings, progress: &Progress) -> Result<Runs> {
     let store = open_with(remote, progress.observer(), settings.open_options()).await?;
     list_runs(&*store, usize::MAX).await
-}
-
-impl ListedRun {
-    fn new(run: String, remote: String, on: &RunOnRemote) -> Self {
-        Self {
-            run,
-            remote,
-            steps: on.steps.len(),
-            newest: on.steps.last().map(|id| NewestStep { id: *id }),
-            bytes: on.bytes,
-            last_write_at: on.last_write.map(Timestamp::to_rfc3339),
-        }
-    }
 }
 
 impl Report for RunsDocument {

@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use schemars::JsonSchema;
 use serde::Serialize;
-use stepvault_core::Result;
-use stepvault_core::ids::Step;
+use stepvault_core::{Result, Step};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::save::{CommitReport, CommitRequest, StageRequest, commit, stage};
 

@@ -5,17 +5,13 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use stepvault_core::Result;
-use stepvault_core::clock::Clock as _;
 use stepvault_core::config::RestartSettings;
 use stepvault_core::document::StepIdMembers;
-use stepvault_core::ids::{NodeName, RunName, StepId};
 use stepvault_core::starts::{RestartLoop, Start, StartedProgram, demoted, merged, restart_loop};
+use stepvault_core::{Clock as _, NodeName, Result, RunName, StepId};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::node_records::read_starts;
-use stepvault_local::clock::SystemClock;
-use stepvault_local::process;
-use stepvault_local::vault::Vault;
+use stepvault_local::{SystemClock, Vault, process};
 
 use crate::context::Tiers;
 

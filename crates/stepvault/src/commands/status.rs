@@ -12,26 +12,20 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_agent::control::{AgentProcess, RemoteRate, SeenOfRun, Skipped};
 use stepvault_agent::{FailedStep, RemoteUploads, UnservedRun};
-use stepvault_core::clock::Clock as _;
 use stepvault_core::drain::LeftStep;
-use stepvault_core::ids::RunName;
 use stepvault_core::retention::LocalLimits;
-use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_engine::blocking::blocking;
+use stepvault_core::{Clock as _, Error, ErrorKind, Result, RunName};
 use stepvault_engine::node_records::read_given_up;
-use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_engine::tier::step_state::{Durability, is_durable_on, recorded_state, still_given_up};
-use stepvault_local::clock::SystemClock;
-use stepvault_local::sealed::SealedStep;
-use stepvault_local::space;
-use stepvault_local::vault::Vault;
+use stepvault_engine::{RunRemote, blocking};
+use stepvault_local::{SealedStep, SystemClock, Vault, space};
 
 use super::inventory::time_warnings;
 use super::node_records::{GivenUpDocument, LeftByDrain};
 use super::starts::StartsStatus;
 use crate::context::{DefaultVault, Settings, Tiers};
 use crate::exit_code::ExitCode;
-use crate::output::table::{UNLIMITED, fit, width_of};
+use crate::output::table::{fit, width_of};
 use crate::output::{Report, human, table};
 use crate::session::Session;
 use steps::StepStatus;
@@ -410,10 +404,6 @@ impl StatusDocument {
 }
 
 impl Report for StatusDocument {
-    fn human(&self) -> String {
-        self.fitted(UNLIMITED)
-    }
-
     fn fitted(&self, width: usize) -> String {
         let mut lines = vec![
             format!("run    {}", self.run),

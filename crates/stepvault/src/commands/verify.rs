@@ -10,15 +10,16 @@ use itertools::Itertools as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::document::StepIdMembers;
-use stepvault_core::ids::{Attempt, Revision, RunName, Step, StepId};
-use stepvault_core::observe::{Observer, Tier};
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{
+    Attempt, Clock as _, Error, ErrorKind, Observer, Result, Revision, RunName, Step, StepId, Tier,
+};
 use stepvault_engine::blocking::sealed_steps;
 use stepvault_engine::outage::{is_outage, outage};
 use stepvault_engine::restore::WantedSteps;
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_engine::tier::step_state::visible_steps;
 use stepvault_engine::verify::{Depth, StepHealth, check_sealed, check_steps};
+use stepvault_local::SystemClock;
 
 use super::inventory::{FailedTier, attempt_text, id_of};
 use crate::arguments::values::{TierChoice, checked, sample};
@@ -27,7 +28,7 @@ use crate::exit_code::ExitCode;
 use crate::output::{Report, human, table};
 use crate::session::Session;
 
-const SECONDS_IN_A_DAY: u64 = 86_400;
+const SECONDS_IN_A_DAY: i64 = 86_400;
 
 /// Verify that the copies on the tiers match what was saved
 ///
@@ -220,10 +221,8 @@ fn depth(arguments: &VerifyArguments) -> Depth {
 }
 
 /// Returns the turn for samples, which changes daily.
-#[expect(clippy::disallowed_methods, reason = "which files a sample reads may follow the wall clock")]
 fn days_since_epoch() -> u32 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    u32::try_from(since.as_secs() / SECONDS_IN_A_DAY).unwrap_or(u32::MAX)
+    u32::try_from(SystemClock.now().seconds / SECONDS_IN_A_DAY).unwrap_or_default()
 }
 
 /// Returns the error for a check that covered no step: it must not count as success, as a wrong bucket is empty too.

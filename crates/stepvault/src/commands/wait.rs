@@ -7,8 +7,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_agent::control::{Client, LONGEST_WAIT, WaitRequest};
 use stepvault_agent::step_progress::{Goal, Outcome, StepProgress, StepQuery, read_progress};
-use stepvault_core::ids::{Attempt, Step};
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Attempt, Error, ErrorKind, Result, Step};
 use tokio::time::Instant;
 
 use crate::arguments::values::{checked, duration, goal};

@@ -5,12 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::TryStreamExt as _;
-use stepvault_core::Result;
 use stepvault_core::config::nearest;
-use stepvault_core::ids::RunName;
 use stepvault_core::keys::RunKeys;
-use stepvault_core::observe::SilentObserver;
 use stepvault_core::words::first_of;
+use stepvault_core::{Result, RunName, SilentObserver};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::tier::runs::list_runs;
 use stepvault_remote::open::open_with;

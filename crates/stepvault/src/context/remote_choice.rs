@@ -1,9 +1,7 @@
 //! Resolves `--remote`: a URL, a name with a URL, or the name of a configured remote.
 
 use itertools::Itertools as _;
-use stepvault_core::ids::RemoteName;
-use stepvault_core::remote_settings::{RemoteSettings, RemoteUrl};
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, RemoteName, RemoteSettings, RemoteUrl, Result};
 
 /// Maximum length of a name derived from a URL. It is below the limit for names, to leave room for a number.
 const MAX_DERIVED_NAME_BYTES: usize = 48;

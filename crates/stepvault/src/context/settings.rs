@@ -235,6 +235,24 @@ impl Settings {
     pub(crate) fn control_in(&self, vault: Option<&Path>) -> Option<Client> {
         self.config.agent.control_socket.path(vault).map(Client::new)
     }
+
+    /// Returns the identity under which this node writes steps.
+    ///
+    /// # Errors
+    /// If the launcher's variables are invalid, or this node is not one of the declared nodes.
+    pub(crate) fn writer(&self) -> Result<Writer> {
+        if let Some((writer, _)) = &self.last {
+            return Ok(writer.clone());
+        }
+        let launcher = Launcher::read(&|name| std::env::var(name).ok().filter(|text| !text.is_empty()))?;
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let launch = flag_or_variable(None, "STEPVAULT_LAUNCH")?.or_else(|| launcher.launch.clone());
+        Ok(Writer {
+            place: place(self.config.node.clone(), self.config.nodes.clone(), launcher, &host)?,
+            launch,
+            shared: false,
+        })
+    }
 }
 
 /// Adds the run that the vault's last agent served, and that agent's values of variables that are not set here.
@@ -337,26 +355,6 @@ impl Invocation {
         Ok(Writer {
             place: NodePlace::new(self.node.clone(), self.nodes.clone())?,
             launch: self.launch.clone(),
-            shared: false,
-        })
-    }
-}
-
-impl Settings {
-    /// Returns the identity under which this node writes steps.
-    ///
-    /// # Errors
-    /// If the launcher's variables are invalid, or this node is not one of the declared nodes.
-    pub(crate) fn writer(&self) -> Result<Writer> {
-        if let Some((writer, _)) = &self.last {
-            return Ok(writer.clone());
-        }
-        let launcher = Launcher::read(&|name| std::env::var(name).ok().filter(|text| !text.is_empty()))?;
-        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let launch = flag_or_variable(None, "STEPVAULT_LAUNCH")?.or_else(|| launcher.launch.clone());
-        Ok(Writer {
-            place: place(self.config.node.clone(), self.config.nodes.clone(), launcher, &host)?,
-            launch,
             shared: false,
         })
     }

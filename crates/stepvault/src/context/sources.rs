@@ -5,8 +5,7 @@ use std::str::FromStr;
 
 use itertools::Itertools as _;
 use stepvault_core::config::{FileText, FlagOverride, HOSTNAME, Sources, check};
-use stepvault_core::ids::RemoteName;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, RemoteName, Result};
 
 use super::remote_choice::choose_remotes;
 use crate::arguments::global::GlobalArguments;

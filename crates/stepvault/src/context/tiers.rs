@@ -5,15 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stepvault_core::config::RunSettings;
-use stepvault_core::ids::{RunName, StepId};
-use stepvault_core::nodes::Writer;
-use stepvault_core::observe::Observer;
-use stepvault_core::remote_settings::RemoteSettings;
-use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_engine::blocking::blocking;
+use stepvault_core::{Error, ErrorKind, Observer, RemoteSettings, Result, RunName, StepId, Writer};
 use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::outage::outage;
-use stepvault_engine::tier::run_remote::RunRemote;
+use stepvault_engine::{RunRemote, blocking};
 use stepvault_local::vault::Vault;
 use stepvault_remote::open::open_with;
 

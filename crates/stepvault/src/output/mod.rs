@@ -16,14 +16,14 @@ use indicatif::MultiProgress;
 use itertools::Itertools as _;
 use serde::Serialize;
 use stepvault_core::document::{Document, ErrorAnswer, ErrorInfo};
-use stepvault_core::ids::NodeName;
-use stepvault_core::nodes::NodePlace;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, NodeName, NodePlace, Result};
 
 /// A result that can be printed for people and for programs.
 pub(crate) trait Report: Serialize {
-    /// Formats the result for people: lines without a trailing newline.
-    fn human(&self) -> String;
+    /// Formats the result for people: lines without a trailing newline. A report has this or [`Self::fitted`].
+    fn human(&self) -> String {
+        self.fitted(table::UNLIMITED)
+    }
 
     /// Formats the result for people, with long text wrapped at `width` columns where that does not harm.
     fn fitted(&self, width: usize) -> String {

@@ -3,8 +3,7 @@
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use stepvault_core::Error;
-use stepvault_core::observe::{Event, Operation, OperationKind, Tier};
+use stepvault_core::{Error, Event, Operation, OperationKind, Tier};
 
 use super::counters::{Counts, TierCounters};
 use crate::output::human;

@@ -16,10 +16,7 @@ use bars::Bars;
 use counters::{Counts, TierCounters};
 use lines::Lines;
 use parking_lot::{Mutex, MutexGuard};
-use stepvault_core::ErrorKind;
-use stepvault_core::ids::StepId;
-use stepvault_core::observe::{Event, Observer, Operation, OperationKind, Tier};
-use stepvault_core::remote_settings::RemoteSettings;
+use stepvault_core::{ErrorKind, Event, Observer, Operation, OperationKind, RemoteSettings, StepId, Tier};
 
 use crate::output::{self, Output, Priority};
 

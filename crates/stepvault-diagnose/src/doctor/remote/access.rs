@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use stepvault_core::error::Error;
-use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::store_facts::{CredentialSource, Credentials, Obstacle};
-use stepvault_core::timestamp::Timestamp;
 use stepvault_core::words;
+use stepvault_core::{Error, RemoteSettings, Timestamp};
 
 use super::provider::{self, list_right};
 use super::{check, remedy};

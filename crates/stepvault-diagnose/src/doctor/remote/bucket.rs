@@ -4,9 +4,8 @@
 use super::check;
 use super::provider::{self, RuleTarget, add_rule};
 use crate::doctor::Finding;
-use stepvault_core::error::{Error, ErrorKind};
-use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::store_facts::{BucketFacts, LifecycleRule, Versioning};
+use stepvault_core::{Error, ErrorKind, RemoteSettings};
 
 const VERSIONING: &str = "versioning";
 const ABANDONED: &str = "abandoned uploads";

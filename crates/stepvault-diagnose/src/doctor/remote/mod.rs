@@ -20,8 +20,7 @@ pub use self::uploads::{
 };
 
 use super::{Check, Finding};
-use stepvault_core::error::Error;
-use stepvault_core::remote_settings::RemoteSettings;
+use stepvault_core::{Error, RemoteSettings};
 
 /// Returns a check whose subject is the remote's name.
 fn check(name: &'static str, remote: &RemoteSettings) -> Check {

@@ -38,7 +38,10 @@ pub fn product(settings: &RemoteSettings, server: Option<&str>) -> Option<Findin
     }
     let host = settings.endpoint.as_deref().and_then(host_of);
     let by_host = host.and_then(|host| PRODUCTS.iter().find(|product| product.is_at(host)));
-    let by_server = server.and_then(|server| PRODUCTS.iter().find(|product| product.is_called(server)));
+    let is_called = |product: &&Product, server: &str| {
+        product.servers.iter().any(|beginning| server.starts_with(beginning))
+    };
+    let by_server = server.and_then(|server| PRODUCTS.iter().find(|product| is_called(product, server)));
     let (product, sign) = match (by_host, by_server) {
         (Some(product), _) => (product, "its host"),
         (None, Some(product)) => (product, "its Server header"),
@@ -60,10 +63,6 @@ impl Product {
             rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
         };
         self.hosts.iter().any(is_below)
-    }
-
-    fn is_called(&self, server: &str) -> bool {
-        self.servers.iter().any(|beginning| server.starts_with(beginning))
     }
 }
 

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use super::{check, remedy};
 use crate::doctor::{Finding, seconds_for};
-use stepvault_core::error::Error;
-use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::words;
+use stepvault_core::{Error, RemoteSettings};
 
 /// Below this rate a step of a small model takes minutes.
 const SLOW_BYTES_PER_SECOND: u64 = 10 << 20;

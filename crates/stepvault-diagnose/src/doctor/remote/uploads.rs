@@ -5,10 +5,9 @@ use std::time::Duration;
 use super::{check, provider};
 use crate::doctor::Finding;
 use crate::doctor::leftovers::{CHECK, named};
-use stepvault_core::error::{Error, ErrorKind};
-use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::store_facts::LeftBytes;
 use stepvault_core::words;
+use stepvault_core::{Error, ErrorKind, RemoteSettings};
 
 /// If an upload is younger than this, `stepvault gc` does not abort it by default: it may still be in progress.
 pub const GC_UPLOADS_AFTER_SECONDS: u64 = 24 * 60 * 60;

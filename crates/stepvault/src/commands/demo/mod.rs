@@ -17,9 +17,7 @@ use clap::Args;
 use itertools::Itertools as _;
 use serde::Serialize;
 use stepvault_core::config::{FlagOverride, Sources};
-use stepvault_core::digest::Sha256Digest;
-use stepvault_core::ids::{NodeName, RunName};
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, NodeName, Result, RunName, Sha256Digest};
 use stepvault_engine::blocking::blocking;
 use stepvault_local::durable;
 use tempfile::TempDir;
@@ -28,7 +26,6 @@ use super::inventory::Inventory;
 use super::{prune, push, restore};
 use crate::context::{DefaultVault, Settings, Tiers, vault_beside};
 use crate::exit_code::ExitCode;
-use crate::output::table::UNLIMITED;
 use crate::output::{Output, Report, human, table};
 use crate::session::Session;
 use trainer::{WrittenFile, write_checkpoint};
@@ -329,10 +326,6 @@ fn expect(holds: bool, what: &str, found: impl std::fmt::Display) -> Result<()> 
 }
 
 impl Report for DemoDocument {
-    fn human(&self) -> String {
-        self.fitted(UNLIMITED)
-    }
-
     fn fitted(&self, width: usize) -> String {
         let stages = self.stages.iter();
         let stages =

@@ -5,9 +5,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use stepvault_core::digest::Sha256Digest;
-use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, Result, Sha256Digest, Timestamp};
 
 const HIDDEN: u64 = 256;
 const VOCABULARY: u64 = 1024;

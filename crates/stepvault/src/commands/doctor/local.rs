@@ -2,10 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use stepvault_core::clock::Clock as _;
 use stepvault_core::config::RunSettings;
-use stepvault_core::ids::RunName;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Clock as _, Error, ErrorKind, Result, RunName};
 use stepvault_engine::doctor::local::{GivenForecast, LocalToCheck, RunToCheck};
 use stepvault_local::clock::SystemClock;
 
@@ -54,7 +52,7 @@ pub(super) fn chosen_runs(settings: &Settings, directory: Option<&Path>) -> Resu
     let nothing = runs.iter().all(|run| run.settings.watch.is_none())
         && settings.local_directory().is_none()
         && settings.config.remotes.is_empty()
-        && settings.config.doctor.required_environment.is_empty();
+        && settings.config.required_environment.is_empty();
     if nothing {
         return Err(Error::new(ErrorKind::Usage, "nothing to check")
             .because("no directory is given, and no run, vault or remote is configured")
@@ -83,7 +81,7 @@ pub(super) fn to_check(
         vault: settings.local_directory().or_else(beside),
         vault_parents: settings.vault_parents(),
         temporary: temporary(),
-        variables: config.doctor.required_environment.iter().map(variable).collect(),
+        variables: config.required_environment.iter().map(variable).collect(),
         links: config.local.links,
         memory_budget_bytes: config.upload.memory_budget_bytes,
         profiles: settings.profiles()?,

@@ -25,7 +25,6 @@ use self::remotes::RemoteLook;
 use crate::arguments::values;
 use crate::context::Settings;
 use crate::exit_code::ExitCode;
-use crate::output::table::UNLIMITED;
 use crate::output::{Report, human, table};
 use crate::session::Session;
 
@@ -224,10 +223,6 @@ impl DoctorDocument {
 }
 
 impl Report for DoctorDocument {
-    fn human(&self) -> String {
-        self.fitted(UNLIMITED)
-    }
-
     fn fitted(&self, width: usize) -> String {
         let tables = [(&self.findings, "check"), (&self.feasibility, "feasibility")];
         let tables = tables.into_iter().filter_map(|(findings, title)| self.lines(findings, title, width));

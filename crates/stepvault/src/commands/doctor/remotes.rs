@@ -4,11 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use futures::future::join_all;
-use stepvault_core::Result;
-use stepvault_core::ids::{RemoteName, RunName};
 use stepvault_core::keys::RunKeys;
-use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::words::shell_word;
+use stepvault_core::{RemoteName, RemoteSettings, Result, RunName};
 use stepvault_diagnose::doctor::Finding;
 use stepvault_diagnose::doctor::feasibility::MeasuredRemote;
 use stepvault_diagnose::doctor::remote::{self as judge, MeasuredRates};
@@ -17,8 +15,7 @@ use stepvault_engine::doctor::left_uploads::GcCommand;
 use stepvault_engine::doctor::local::RunToCheck;
 use stepvault_engine::doctor::remote::{RemoteToCheck, check_remote};
 use stepvault_engine::explain::quoted;
-use stepvault_local::clock::SystemClock;
-use stepvault_local::space;
+use stepvault_local::{SystemClock, space};
 use stepvault_remote::open::OpenOptions;
 
 use crate::context::{Settings, choose_remotes, given_remotes};

@@ -9,7 +9,7 @@ use stepvault_core::forecast::Taken;
 use stepvault_diagnose::estimate::{Part, Payload, Saving, ShuffleBuffer, Written, of_steps};
 use stepvault_formats::sizes::HeaderSizes;
 
-use crate::output::table::{UNLIMITED, fit};
+use crate::output::table::fit;
 use crate::output::{Report, human, table};
 
 /// An estimate.
@@ -212,10 +212,6 @@ impl TierDocument {
 }
 
 impl Report for EstimateDocument {
-    fn human(&self) -> String {
-        self.fitted(UNLIMITED)
-    }
-
     fn fitted(&self, width: usize) -> String {
         let mut blocks = Vec::new();
         blocks.extend(self.found.as_ref().map(found));

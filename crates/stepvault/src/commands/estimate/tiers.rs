@@ -3,13 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use stepvault_core::Result;
-use stepvault_core::clock::Clock as _;
 use stepvault_core::config::LinkPolicy;
 use stepvault_core::file_parts::refusal_ahead;
-use stepvault_core::ids::RemoteName;
-use stepvault_core::observe::Tier;
 use stepvault_core::retention::KeepRules;
+use stepvault_core::{Clock as _, RemoteName, Result, Tier};
 use stepvault_diagnose::estimate::{
     MAX_SAVES, Named as _, Part, Saves, Saving, TierRules, VaultCopy, Written, held, of_steps, saving,
 };

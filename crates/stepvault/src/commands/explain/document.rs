@@ -8,7 +8,7 @@ use stepvault_diagnose::explain::{Evidence, Explanation};
 use stepvault_engine::explain::NotLookedAt;
 
 use super::ResumeDocument;
-use crate::output::table::{UNLIMITED, fit};
+use crate::output::table::fit;
 use crate::output::{Report, human};
 
 /// Maximum number of pieces of evidence to print for one cause.
@@ -102,10 +102,6 @@ impl ResumeDocument {
 }
 
 impl Report for ExplainDocument {
-    fn human(&self) -> String {
-        self.fitted(UNLIMITED)
-    }
-
     fn fitted(&self, width: usize) -> String {
         let mut lines = Vec::new();
         if self.causes.is_empty() {

@@ -12,15 +12,13 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_agent::read_status_file;
 use stepvault_core::document::StepIdMembers;
-use stepvault_core::ids::{Revision, RunName, StepId};
 use stepvault_core::words::shell_word;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, Result, Revision, RunName, StepId};
 use stepvault_diagnose::explain::explanations;
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::explain::{ExplainRequest, Log, LogSource, NotLookedAt, ResumeOnDisk, gather, quoted};
 use stepvault_engine::restore::{RestorePlan, RestoreRequest, SkippedStep, Target, plan};
-use stepvault_local::clock::SystemClock;
-use stepvault_local::vault::Vault;
+use stepvault_local::{SystemClock, Vault};
 
 use crate::commands::restore::restore_context;
 use crate::commands::starts::demoted_steps;

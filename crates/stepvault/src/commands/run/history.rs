@@ -3,15 +3,12 @@
 use std::time::Duration;
 
 use stepvault_agent::new_start;
-use stepvault_core::ids::{NodeName, RunName};
 use stepvault_core::starts::{Process, Start, StartedProgram};
-use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_engine::blocking::blocking;
+use stepvault_core::{Error, ErrorKind, NodeName, Result, RunName};
 use stepvault_engine::node_records::write_starts;
-use stepvault_engine::tier::run_remote::RunRemote;
-use stepvault_local::process;
+use stepvault_engine::{RunRemote, blocking};
 use stepvault_local::starts::TrainerLock;
-use stepvault_local::vault::Vault;
+use stepvault_local::{Vault, process};
 
 use crate::context::Tiers;
 use crate::output::Output;

@@ -13,9 +13,8 @@ use std::time::Duration;
 
 use clap::Args;
 use stepvault_agent::{Stop, StopReason};
-use stepvault_core::ids::{Attempt, Step};
 use stepvault_core::starts::{End, Ending};
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Attempt, Error, ErrorKind, Result, Step};
 use stepvault_engine::exclusive::{Purpose, TIME_TO_LIVE};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -100,7 +99,7 @@ pub(crate) async fn run(session: &Session, arguments: RunArguments) -> Result<Ex
             .because("stdout belongs to the trainer")
             .hint("run 'stepvault status --json' to see the steps and the last starts"));
     }
-    if signals::is_init_needed() {
+    if std::process::id() == 1 {
         return signals::run_as_init().await;
     }
     let in_foreground = shares_terminal();

@@ -3,11 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use stepvault_core::clock::Clock as _;
 use stepvault_core::config::{Config, RestoreSync};
-use stepvault_core::ids::StepId;
 use stepvault_core::starts::{StartedProgram, demoted, restart_loop};
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Clock as _, Error, ErrorKind, Result, StepId};
 use stepvault_engine::restore::{RestoreRequest, Target, WantedSteps, restore};
 use stepvault_local::clock::SystemClock;
 use stepvault_local::probe::mounts::{Mounts, lost_with_machine};
@@ -104,7 +102,7 @@ pub(super) async fn restore_step(
 fn name_needless_syncs(session: &Session, place: &Place, tiers: &Tiers) {
     let mounts = Mounts::read();
     let lost = mounts.by_name(&place.directory).and_then(lost_with_machine);
-    if let Some(lost) = lost.filter(|_| tiers.settings.config.restore.sync == RestoreSync::Full) {
+    if let Some(lost) = lost.filter(|_| tiers.settings.config.restore_sync == RestoreSync::Full) {
         let text = format!(
             "{} is {lost} and lost with this machine: with restore.sync = \"none\", no restore waits for it",
             place.directory.display()

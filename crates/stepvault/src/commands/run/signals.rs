@@ -90,11 +90,6 @@ pub(super) fn shares_terminal() -> bool {
     rustix::termios::tcgetpgrp(std::io::stdin()).is_ok_and(|group| group == rustix::process::getpgrp())
 }
 
-/// Returns whether this process must act as an init.
-pub(super) fn is_init_needed() -> bool {
-    std::process::id() == 1
-}
-
 /// Starts the same command line as a child, forwards signals to it, reaps every orphan, and exits with the child's
 /// code. The kernel then kills all remaining processes of the container.
 pub(super) async fn run_as_init() -> Result<ExitCode> {

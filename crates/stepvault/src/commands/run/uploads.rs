@@ -8,16 +8,13 @@ use futures::FutureExt as _;
 use stepvault_agent::{AgentOptions, AgentReport, Stop};
 use stepvault_core::config::Config;
 use stepvault_core::drain::{ObservedProgress, UnderWay};
-use stepvault_core::ids::{NodeName, StepId};
-use stepvault_core::nodes::Writer;
 use stepvault_core::words;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, NodeName, Result, StepId, Writer};
 use stepvault_engine::blocking::sealed_steps;
 use stepvault_engine::node_records::uploads_now;
 use stepvault_engine::tier::catalog::FoundCommit;
 use stepvault_engine::tier::step_state::visible_commits;
-use stepvault_local::clock::SystemClock;
-use stepvault_local::sealed::SealedStep;
+use stepvault_local::{SealedStep, SystemClock};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::restoring::tell;

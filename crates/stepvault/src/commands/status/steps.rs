@@ -6,14 +6,12 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_agent::control::RemoteRate;
 use stepvault_agent::{FailedStep, RemoteUploads};
-use stepvault_core::Result;
 use stepvault_core::document::StepIdMembers;
-use stepvault_core::ids::StepId;
+use stepvault_core::{Result, StepId};
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_engine::tier::step_state::{is_durable_on, recorded_state};
 use stepvault_engine::upload::missing_bytes;
-use stepvault_local::sealed::SealedStep;
-use stepvault_local::vault::Vault;
+use stepvault_local::{SealedStep, Vault};
 
 use crate::commands::inventory::attempt_text;
 use crate::output::{human, table};
