@@ -96,25 +96,18 @@ where
         });
     }
     drop(jobs);
-    while !running.is_empty() {
-        join_one(&mut running).await?;
+    while let Some(joined) = running.join_next().await {
+        let error = match joined {
+            Ok(Ok(())) => continue,
+            Ok(Err(error)) => error,
+            Err(error) => {
+                Error::new(ErrorKind::Failed, "a transfer task ended unexpectedly").caused_by(error)
+            }
+        };
+        running.shutdown().await;
+        return Err(error);
     }
     Ok(())
-}
-
-async fn join_one(running: &mut JoinSet<Result<()>>) -> Result<()> {
-    match running.join_next().await {
-        None | Some(Ok(Ok(()))) => Ok(()),
-        Some(Ok(Err(error))) => {
-            // Wait, so that nothing continues in the background after the error is reported.
-            running.shutdown().await;
-            Err(error)
-        }
-        Some(Err(error)) => {
-            running.shutdown().await;
-            Err(Error::new(ErrorKind::Failed, "a transfer task ended unexpectedly").caused_by(error))
-        }
-    }
 }
 
 #[cfg(test)]

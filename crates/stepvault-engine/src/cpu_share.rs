@@ -83,7 +83,11 @@ impl CpuShare {
         while !self.is_lifted.load(Ordering::Relaxed) {
             let missing_seconds = self.missing_seconds(&mut account);
             if missing_seconds <= 0.0 {
-                account.charge(bytes);
+                // Parts are far smaller than 2^52 bytes.
+                #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+                let expected_seconds = bytes as f64 / f64::from(1 << 30) * EXPECTED_SECONDS_OF_A_GIB;
+                account.balance_seconds -= expected_seconds;
+                account.charged_seconds += expected_seconds;
                 return;
             }
             let wait = Duration::from_secs_f64(missing_seconds / self.processors);
@@ -108,17 +112,6 @@ impl CpuShare {
         account.balance_seconds = (balance_seconds - beside).min(most);
         (account.read_at, account.cpu_time) = (now, cpu_time);
         -account.balance_seconds
-    }
-}
-
-impl Account {
-    /// Charges a part that begins with what it is expected to use.
-    fn charge(&mut self, bytes: u64) {
-        // Parts are far smaller than 2^52 bytes.
-        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-        let expected_seconds = bytes as f64 / f64::from(1 << 30) * EXPECTED_SECONDS_OF_A_GIB;
-        self.balance_seconds -= expected_seconds;
-        self.charged_seconds += expected_seconds;
     }
 }
 

@@ -80,7 +80,7 @@ pub async fn run_gc(
     }
     let lease = HeldLease::on_run(remote).await?;
     let outcome = match lease.ensure_alone().await {
-        Ok(()) => gc_leased(remote, grace, dry_run, lease.taken(), observer).await,
+        Ok(()) => gc_leased(remote, grace, dry_run, lease.taken, observer).await,
         Err(held) => Err(held),
     };
     lease.end(outcome).await
@@ -112,7 +112,10 @@ async fn gc_leased(
             Judgement::Orphan => orphans.push(object),
         }
     }
-    let (deleted, next) = divide(orphans, &previous_orphans(remote).await?, &mut report);
+    // An unreadable record marks nothing: everything then waits for one more gc.
+    let last: Option<GcRecord> = remote.read_usable_record(&remote.keys.gc_record()).await?;
+    let before = last.map(|record| record.orphans).unwrap_or_default();
+    let (deleted, next) = divide(orphans, &before, &mut report);
     report.removed = deleted.iter().map(|object| object.key.clone()).collect();
     report.removed_bytes = deleted.iter().map(|object| object.size_bytes).sum();
     let stale_uploads = stale_uploads(remote, now, grace).await?;
@@ -179,12 +182,6 @@ fn is_young(modified: SystemTime, now: SystemTime, grace: Duration) -> bool {
 
 fn fingerprint(object: &ObjectInfo) -> String {
     object.version.clone().unwrap_or_else(|| format!("{} bytes", object.size_bytes))
-}
-
-/// Returns what the previous gc marked. An unreadable record marks nothing: everything then waits for one more gc.
-async fn previous_orphans(remote: &RunRemote) -> Result<BTreeMap<String, String>> {
-    let last: Option<GcRecord> = remote.read_usable_record(&remote.keys.gc_record()).await?;
-    Ok(last.map(|record| record.orphans).unwrap_or_default())
 }
 
 async fn stale_uploads(

@@ -152,7 +152,10 @@ impl<'a> Launches<'a> {
         if let Some(span) = self.spans.last().filter(|span| span.launch == *launch) {
             return Ok(span.attempt);
         }
-        let since = self.beginning(launch, now).await?;
+        let since = match self.vault {
+            Some(vault) => record_beginning(vault, self.remote.keys.run(), launch, now).await?,
+            None => now,
+        };
         let attempt = self.agree(launch, None).await?;
         self.remember(launch, attempt, since).await?;
         Ok(attempt)
@@ -223,14 +226,6 @@ impl<'a> Launches<'a> {
         // A launch that went back without a restart has a later attempt too.
         let has_begun = |record: &LaunchRecord| record.launch == *launch && record.begun_by.is_some();
         Ok(records.iter().any(has_begun))
-    }
-
-    /// Returns when this node first tried to join `launch`: now, if it has not before.
-    async fn beginning(&self, launch: &LaunchName, now: Timestamp) -> Result<Timestamp> {
-        match self.vault {
-            Some(vault) => record_beginning(vault, self.remote.keys.run(), launch, now).await,
-            None => Ok(now),
-        }
     }
 
     /// Returns the attempt of `launch`, if it already has one.

@@ -94,10 +94,8 @@ const GIVEN_UP_NOTE: &str = "given-up.json";
 /// # Errors
 /// When the vault cannot be read.
 pub fn read_given_up(vault: &Vault, run: &RunName) -> Result<Option<GivenUpRecord>> {
-    let Some(bytes) = vault.read_note(run, GIVEN_UP_NOTE)? else {
-        return Ok(None);
-    };
-    Ok(decode(&bytes, GIVEN_UP_NOTE).ok())
+    let bytes = vault.read_note(run, GIVEN_UP_NOTE)?;
+    Ok(bytes.and_then(|bytes| decode(&bytes, GIVEN_UP_NOTE).ok()))
 }
 
 /// Records in the vault that a step is given up. Blocks.
@@ -119,8 +117,7 @@ pub(crate) fn record_given_up(
 /// # Errors
 /// When the remote cannot be written to.
 pub async fn write_given_up(remote: &RunRemote, record: &GivenUpRecord) -> Result<()> {
-    let key = remote.keys.given_up(&record.node);
-    remote.replace_record(&key, record).await
+    remote.replace_record(&remote.keys.given_up(&record.node), record).await
 }
 
 /// Returns the records that the run's nodes wrote to its remotes, the latest first. Unreachable remotes and unreadable

@@ -59,13 +59,6 @@ impl CheckpointIdentity {
     pub(crate) fn looks_like(&self, other: &Self) -> bool {
         (self.tree_sha256, self.written_at) == (other.tree_sha256, other.written_at)
     }
-
-    /// Whether the files are the very ones that were looked at.
-    fn is_proven_by(&self, other: &Self) -> bool {
-        self.looks_like(other)
-            && self.unchanged_sha256.is_some()
-            && self.unchanged_sha256 == other.unchanged_sha256
-    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -116,7 +109,10 @@ pub(crate) async fn seen_checkpoint(
 ) -> Result<Option<Seen>> {
     let list: Vec<SeenCheckpoint> = read_list(vault, run, NOTE).await?;
     let seen = list.iter().rfind(|seen| seen.id.step == step && seen.checkpoint.looks_like(checkpoint));
-    Ok(seen.map(|seen| Seen { id: seen.id, is_proven: seen.checkpoint.is_proven_by(checkpoint) }))
+    Ok(seen.map(|SeenCheckpoint { id, checkpoint: seen }| Seen {
+        id: *id,
+        is_proven: seen.unchanged_sha256.is_some() && seen.unchanged_sha256 == checkpoint.unchanged_sha256,
+    }))
 }
 
 /// Returns the steps that are recorded.

@@ -1,6 +1,5 @@
 //! Measures the size of an existing step: its bytes on disk, and the bytes according to its headers.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use stepvault_core::timestamp::Timestamp;
@@ -77,19 +76,11 @@ pub fn measure(path: &Path, request: &InspectRequest<'_>, now: Timestamp) -> Res
     if is_itself(newest) {
         return Ok(Measured { profile, doubts, ..whole() });
     }
-    let members = &newest.step.members;
-    let is_of_step = |path: &str| {
-        members.iter().any(|member| {
-            path.strip_prefix(member.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        })
-    };
-    let entries = tree.entries().filter(|(path, _)| is_of_step(path));
-    let step: BTreeMap<_, _> = entries.map(|(path, entry)| (path.to_owned(), entry.clone())).collect();
     Ok(Measured {
         chosen: Some(newest.step.path.clone()),
         profile,
         doubts,
-        ..measured(&Tree::new(step), &files)
+        ..measured(&tree.within(&newest.step.members, |_| true), &files)
     })
 }
 

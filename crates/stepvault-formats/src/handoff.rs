@@ -353,11 +353,9 @@ fn newer_complete<'a>(
     tree: &Tree,
     (step, skipped): (&[String], &BTreeSet<u64>),
 ) -> Option<&'a FoundStep> {
-    match profile.resume.by {
-        ResumeBy::Pointer | ResumeBy::HighestNumber | ResumeBy::NewestMtime | ResumeBy::MetadataTimestamp => {
-        }
-        // The user decides which step to resume from.
-        ResumeBy::NewestCtime | ResumeBy::FixedPath | ResumeBy::Told => return None,
+    // The user decides which step to resume from.
+    if matches!(profile.resume.by, ResumeBy::NewestCtime | ResumeBy::FixedPath | ResumeBy::Told) {
+        return None;
     }
     let is_own = |other: &FoundStep| other.members.iter().any(|member| step.contains(member));
     let number = found.steps.iter().find(|other| is_own(other)).and_then(|own| own.step);

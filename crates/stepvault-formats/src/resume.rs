@@ -9,7 +9,7 @@ use crate::find::unit::is_below;
 use crate::find::units::collect;
 use crate::pointer::{PointerFound, read_pointers};
 use crate::profile::template::{Values, last_component, parent_prefix};
-use crate::profile::{Effect, PathPattern, Profile, ResumeBy, StepKind, UnitRule};
+use crate::profile::{Effect, Hazard, PathPattern, Profile, ResumeBy, StepKind, UnitRule};
 use crate::text_file::read_json;
 use crate::tree::{EntryKind, OpenFile, Tree};
 
@@ -111,11 +111,8 @@ pub(crate) fn looks_at(profile: &Profile, path: &str) -> bool {
 /// Returns the paths that the framework's own scan fails on, and why.
 fn stumbling_blocks<'a>(profile: &'a Profile, tree: &'a Tree) -> impl Iterator<Item = (&'a str, &'a str)> {
     tree.entries().filter_map(|(path, _)| {
-        let fails = profile.hazard.iter().filter(|hazard| hazard.effect == Effect::Fails);
-        fails
-            .into_iter()
-            .find(|hazard| hazard.path.is_match(path))
-            .map(|hazard| (path, hazard.words.as_str()))
+        let fails = |hazard: &&Hazard| hazard.effect == Effect::Fails && hazard.path.is_match(path);
+        profile.hazard.iter().find(fails).map(|hazard| (path, hazard.words.as_str()))
     })
 }
 

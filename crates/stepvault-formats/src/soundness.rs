@@ -171,15 +171,22 @@ pub(crate) fn read_array<const N: usize>(
     Ok(array)
 }
 
+/// Reads bytes that are in the file.
+///
+/// # Errors
+/// When they cannot be read, or are not all there.
+pub(crate) fn read_bytes(source: &dyn ReadAt, offset: u64, length_bytes: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; usize::try_from(length_bytes).unwrap_or_default()];
+    source.read_exact_at(offset, &mut bytes)?;
+    Ok(bytes)
+}
+
 /// Reads the first bytes of a file, at most `length_bytes`.
 ///
 /// # Errors
 /// When the file cannot be read.
 pub(crate) fn read_head(source: &dyn ReadAt, length_bytes: u64) -> io::Result<Vec<u8>> {
-    let length_bytes = source.size_bytes().min(length_bytes);
-    let mut head = vec![0; usize::try_from(length_bytes).unwrap_or_default()];
-    source.read_exact_at(0, &mut head)?;
-    Ok(head)
+    read_bytes(source, 0, source.size_bytes().min(length_bytes))
 }
 
 /// Reads the last bytes of a file, at most `length_bytes`.
@@ -188,9 +195,7 @@ pub(crate) fn read_head(source: &dyn ReadAt, length_bytes: u64) -> io::Result<Ve
 /// When the file cannot be read.
 pub(crate) fn read_tail(source: &dyn ReadAt, length_bytes: u64) -> io::Result<Vec<u8>> {
     let length_bytes = source.size_bytes().min(length_bytes);
-    let mut tail = vec![0; usize::try_from(length_bytes).unwrap_or_default()];
-    source.read_exact_at(source.size_bytes() - length_bytes, &mut tail)?;
-    Ok(tail)
+    read_bytes(source, source.size_bytes() - length_bytes, length_bytes)
 }
 
 /// The result of a check for one file of a directory, or for one that is missing.

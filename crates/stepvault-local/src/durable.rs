@@ -5,8 +5,7 @@
 //! would then report success over a hole. The whole write fails and the caller starts over.
 
 use std::fs::File;
-use std::io;
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -41,7 +40,7 @@ pub fn create_new(path: &Path, bytes: &[u8]) -> Result<CreateOutcome> {
 /// Like [`create_new`], for bytes in several blocks that are written one after another.
 pub fn create_new_of(path: &Path, blocks: &[impl AsRef<[u8]>]) -> Result<CreateOutcome> {
     let temporary = Temporary::write(path, blocks)?;
-    if rename_new("cannot create", temporary.path(), path)? == CreateOutcome::Exists {
+    if rename_new("cannot create", &temporary.path, path)? == CreateOutcome::Exists {
         // The process that created it may have been killed before the name was on disk. From here on it counts as
         // existing.
         fsync_directory(parent_of(path))?;
@@ -70,7 +69,7 @@ pub fn rename_new(what: &str, from: &Path, to: &Path) -> Result<CreateOutcome> {
 /// Writes `bytes` to `path` and replaces an existing file. Readers see the old or the new content, never a mixture.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     let temporary = Temporary::write(path, &[bytes])?;
-    rename::over(Place::path(temporary.path()), Place::path(path)).at("cannot replace", path)?;
+    rename::over(Place::path(&temporary.path), Place::path(path)).at("cannot replace", path)?;
     temporary.forget();
     fsync_directory(parent_of(path))
 }
@@ -86,8 +85,7 @@ pub fn remove_file(path: &Path) -> Result<bool> {
 
 /// Makes the names in a directory durable.
 pub fn fsync_directory(path: &Path) -> Result<()> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    rustix::fs::openat(CWD, path, flags, Mode::empty())
+    rustix::fs::openat(CWD, path, DIRECTORY, Mode::empty())
         .and_then(rustix::fs::fsync)
         .at("cannot sync the directory", path)
 }
@@ -122,12 +120,6 @@ fn in_the_way(path: &Path) -> InTheWay {
     }
 }
 
-/// Returns whether a directory is empty. One that cannot be read counts as not empty: writing into it reports the
-/// error.
-fn is_empty(path: &Path) -> bool {
-    path.read_dir().is_ok_and(|mut entries| entries.next().is_none())
-}
-
 /// Creates a directory and its missing ancestors with mode 0700. Makes each of them durable, including one that already
 /// exists and is empty: a directory receives entries only after its own name is on disk.
 pub fn create_directories(path: &Path) -> Result<()> {
@@ -148,7 +140,9 @@ fn create_directories_from(root: Option<&Path>, path: &Path) -> Result<()> {
         return Ok(());
     }
     if path.is_dir() {
-        return if is_empty(path) { fsync_name_found(path) } else { Ok(()) };
+        // One that cannot be read counts as not empty: writing into it reports the error.
+        let is_empty = path.read_dir().is_ok_and(|mut entries| entries.next().is_none());
+        return if is_empty { fsync_name_found(path) } else { Ok(()) };
     }
     let fault = |error: io::Error| errors::io("cannot create the directory", path, error);
     if root.is_some_and(|root| !path.starts_with(root) || path == root) {

@@ -53,14 +53,10 @@ pub(crate) fn hole_bytes(file: &File, size_bytes: u64) -> rustix::io::Result<u64
     Ok(size_bytes.saturating_sub(written_bytes))
 }
 
-/// Copies `source` to the empty file `target` up to its end, and reports the bytes that `target` has so far. Returns their
-/// number.
-pub(crate) fn copy_all(source: &File, target: &File, copied: &mut dyn FnMut(u64)) -> io::Result<u64> {
-    copy_piece(source, target, 0..u64::MAX, copied)
-}
-
 /// Copies a range, from the positions of both files on; returns where it ended, which is earlier at the end of the source.
-fn copy_piece(
+/// Copies a piece of `source` to `target`, both of which stand at its start, and reports the bytes that `target` has so
+/// far. Returns the position that it reached: the end of the piece, or of the file.
+pub(crate) fn copy_piece(
     source: &File,
     target: &File,
     range: Range<u64>,

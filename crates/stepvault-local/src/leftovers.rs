@@ -25,7 +25,7 @@ impl Vault {
     /// sealed step, or a file that another process is writing without the vault's lock (a pin, a note). Makes the names
     /// of all sealed steps durable, because the process may have died between a rename and its sync.
     pub fn clean_leftovers(&self, lock: &VaultLock) -> Result<Leftovers> {
-        if !lock.is_of(self.root()) {
+        if lock.vault != self.root() {
             return Err(Error::at(ErrorKind::Refused, "cannot clean the vault", self.root())
                 .because("the lock that is held belongs to another vault"));
         }

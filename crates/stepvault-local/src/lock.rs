@@ -49,7 +49,7 @@ impl Drop for Lock {
 /// The vault's lock, held until dropped or until the process ends.
 #[derive(Debug)]
 pub struct VaultLock {
-    vault: PathBuf,
+    pub(crate) vault: PathBuf,
     lock: Lock,
 }
 
@@ -73,11 +73,6 @@ impl VaultLock {
         let path = self.vault.join(LOCK);
         let has_name = self.lock.has_name(&path);
         has_name.at("cannot check the lock", &path)
-    }
-
-    /// Returns whether this is the lock of the vault at `root`.
-    pub(crate) fn is_of(&self, root: &Path) -> bool {
-        self.vault == root
     }
 }
 

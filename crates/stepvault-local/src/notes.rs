@@ -61,11 +61,9 @@ impl Vault {
             .on(format!("{key:?}"))
             .because("use a single plain name"))
     }
-}
 
-// Pins of the local tier: steps that retention must keep.
+    // Pins of the local tier: steps that retention must keep.
 
-impl Vault {
     /// Pins a step, whether or not it is sealed here.
     pub fn pin(&self, run: &RunName, id: StepId, note: &str) -> Result<()> {
         let path = self.pin_path(run, id);

@@ -366,10 +366,8 @@ impl Record for SealRecord {
         self.check_entries()?;
         self.check_shape()?;
         let files = self.files.iter().map(|file| &file.path);
-        match members::fault(&self.members, self.shape, files, &self.directories, &self.symlinks) {
-            None => Ok(()),
-            Some(why) => Err(fault(&why)),
-        }
+        let why = members::fault(&self.members, self.shape, files, &self.directories, &self.symlinks);
+        why.map_or(Ok(()), |why| Err(fault(&why)))
     }
 }
 

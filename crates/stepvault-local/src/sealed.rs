@@ -389,7 +389,10 @@ impl Vault {
             return Ok(step.clone());
         }
         let destination = self.step_directory(&record.run, id);
-        self.pin_alike(&record.run, before, id)?;
+        // The pin of the former name stays: it may have meant the step that now has that name.
+        if let Some(pin) = self.pins(&record.run)?.into_iter().find(|pin| pin.id == before) {
+            self.pin(&record.run, id, &pin.note)?;
+        }
         rename::no_replace(Place::path(step.directory()), Place::path(&destination)).map_err(|error| {
             match error {
                 Errno::EXIST | Errno::NOTEMPTY => Error::at(ErrorKind::Conflict, WHAT, &destination)
@@ -403,15 +406,6 @@ impl Vault {
         }
         record.id = id;
         Ok(SealedStep::new(destination, record))
-    }
-
-    /// Keeps a pinned step pinned under its new name. The pin of the former name stays: it may have meant the step that
-    /// now has that name.
-    fn pin_alike(&self, run: &RunName, before: StepId, id: StepId) -> Result<()> {
-        match self.pins(run)?.into_iter().find(|pin| pin.id == before) {
-            Some(pin) => self.pin(run, id, &pin.note),
-            None => Ok(()),
-        }
     }
 
     /// Makes the identity of a step provisional again, because another step holds it. Durable when it returns.

@@ -246,7 +246,7 @@ impl<'a> Snapshot<'a> {
         let copied = if holes::may_have_holes(file.size_bytes, file.allocated_bytes) {
             holes::copy_around_holes(source, target, file.size_bytes, &mut on_part)
         } else {
-            holes::copy_all(source, target, &mut on_part)
+            holes::copy_piece(source, target, 0..u64::MAX, &mut on_part)
         };
         let copied = copied.at(WHAT, place)?;
         if copied != file.size_bytes {

@@ -405,7 +405,7 @@ impl StagedFile {
     /// # Errors
     /// `Failed` when the file does not have the size it was opened for.
     pub fn finish(&self, mode: u32, mtime: Timestamp) -> Result<()> {
-        let facts = self.facts()?;
+        let facts = Facts::from(rustix::fs::fstat(&self.file).at(FILE, &self.place)?);
         if facts.size_bytes != self.size_bytes {
             let why = format!("it has {} of {} bytes", facts.size_bytes, self.size_bytes);
             return Err(Error::at(ErrorKind::Failed, FILE, &self.place).because(why));
@@ -415,10 +415,5 @@ impl StagedFile {
         sync(self.sync, &self.file).at(FILE, &self.place)?;
         self.progress.lock().insert(self.path.clone(), Some(facts.inode));
         Ok(())
-    }
-
-    fn facts(&self) -> Result<Facts> {
-        let stat = rustix::fs::fstat(&self.file).at(FILE, &self.place)?;
-        Ok(stat.into())
     }
 }

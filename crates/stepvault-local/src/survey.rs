@@ -12,8 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_formats::tree::ReadAt;
-use stepvault_formats::tree::{Entry, EntryKind, OpenFile, Tree};
+use stepvault_formats::tree::{Entry, EntryKind, OpenFile, ReadAt, Tree};
 
 use crate::beneath::Beneath;
 use crate::errors::{self, IoAt as _};
@@ -148,17 +147,21 @@ impl OpenFile for SurveyFiles {
         }
         Ok(Box::new(OpenedFile {
             size_bytes: facts.len(),
-            allocated_bytes: facts.blocks().saturating_mul(512),
+            allocated_bytes: Some(facts.blocks().saturating_mul(512)),
             file,
         }))
     }
 }
 
+/// A file that is open.
 #[derive(Debug)]
-struct OpenedFile {
-    file: File,
-    size_bytes: u64,
-    allocated_bytes: u64,
+pub struct OpenedFile {
+    /// The file.
+    pub file: File,
+    /// Its length in bytes.
+    pub size_bytes: u64,
+    /// The bytes that its filesystem holds of it, if they are known.
+    pub allocated_bytes: Option<u64>,
 }
 
 impl ReadAt for OpenedFile {
@@ -171,7 +174,7 @@ impl ReadAt for OpenedFile {
     }
 
     fn allocated_bytes(&self) -> Option<u64> {
-        Some(self.allocated_bytes)
+        self.allocated_bytes
     }
 }
 

@@ -23,7 +23,7 @@ const TRIES: u32 = 8;
 
 /// A synced temporary file beside its final path; removed unless it was renamed there.
 pub(crate) struct Temporary {
-    path: PathBuf,
+    pub(crate) path: PathBuf,
     armed: bool,
     /// Holds the lock.
     file: File,
@@ -44,10 +44,6 @@ impl Temporary {
         }
         temporary.file.sync_all().at("cannot sync", beside)?;
         Ok(temporary)
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
     }
 
     /// Called when it has its final name.
@@ -109,7 +105,7 @@ mod tests {
     fn what_is_being_written_is_no_leftover() {
         let place = tempfile::tempdir().unwrap();
         let written = Temporary::write(&place.path().join("a.json"), &[b"a"]).unwrap();
-        let path = written.path().to_path_buf();
+        let path = written.path.clone();
         assert!(!remove_abandoned(&path).unwrap());
         assert!(path.exists());
         written.forget();

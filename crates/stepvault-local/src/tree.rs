@@ -66,7 +66,11 @@ pub fn scan(root: &Path) -> Result<Tree> {
     let stat = rustix::fs::statat(CWD, root, AtFlags::SYMLINK_NOFOLLOW).at(WHAT, root)?;
     let facts = Facts::from(stat);
     match facts.kind {
-        FileType::Directory => list_directory(root),
+        FileType::Directory => {
+            let mut walk = Walk::new(root, Beneath::open(root).at(WHAT, root)?);
+            walk.pending.push(None);
+            walk.finish()
+        }
         FileType::RegularFile => {
             let name = root.file_name().and_then(|name| name.to_str());
             let path = name.and_then(|name| RelativePath::new(name).ok());
@@ -96,7 +100,17 @@ pub fn scan_members(root: &Path, members: &[RelativePath]) -> Result<Tree> {
     if members.is_empty() {
         return scan(root);
     }
-    list_members(root, members)
+    // The root may be reached through a link: it is not part of the checkpoint.
+    let mut walk = Walk::new(root, Beneath::open_following(root).at(WHAT, root)?);
+    walk.enter(None)?;
+    let above: BTreeSet<&str> = members.iter().flat_map(RelativePath::ancestors).collect();
+    for path in above {
+        walk.enter(Some(&RelativePath::new(path)?))?;
+    }
+    for member in members {
+        walk.member(member)?;
+    }
+    walk.finish()
 }
 
 impl TreeFile {
@@ -272,30 +286,6 @@ pub(crate) fn source_changed(what: &str, root: &Path, change: &str) -> Error {
     Error::at(ErrorKind::SourceChanged, what, root)
         .because(change)
         .hint("the trainer is still writing: seal the step when it is complete")
-}
-
-/// Lists everything below the directory `root`.
-fn list_directory(root: &Path) -> Result<Tree> {
-    let beneath = Beneath::open(root).at(WHAT, root)?;
-    let mut walk = Walk::new(root, beneath);
-    walk.pending.push(None);
-    walk.finish()
-}
-
-/// Lists these paths below the directory `root`, and the directories that lead to them. `root` may be reached through a
-/// link: it is not part of the checkpoint.
-fn list_members(root: &Path, members: &[RelativePath]) -> Result<Tree> {
-    let beneath = Beneath::open_following(root).at(WHAT, root)?;
-    let mut walk = Walk::new(root, beneath);
-    walk.enter(None)?;
-    let above: BTreeSet<&str> = members.iter().flat_map(RelativePath::ancestors).collect();
-    for path in above {
-        walk.enter(Some(&RelativePath::new(path)?))?;
-    }
-    for member in members {
-        walk.member(member)?;
-    }
-    walk.finish()
 }
 
 struct Walk<'a> {

@@ -27,7 +27,6 @@ use stepvault_core::records::VaultMarker;
 use stepvault_core::vault_place::{Machine, VaultPlace};
 use stepvault_core::{Error, ErrorKind, Result};
 
-use crate::durable::{self, CreateOutcome};
 use crate::errors::IoAt as _;
 use crate::lock::VaultLock;
 use crate::ownership::{self, Parents};
@@ -35,7 +34,7 @@ use crate::probe::PROBE_PREFIX;
 use crate::probe::mounts::Mounts;
 use crate::staging_place::{MOVED_ASIDE, RESTORE, SAVES};
 use crate::temporary::TEMPORARY_PREFIX;
-use crate::{lock, process, remove};
+use crate::{durable, lock, process, remove};
 
 const MARKER: &str = "vault.json";
 const MAX_MARKER_BYTES: u64 = 4096;
@@ -83,10 +82,8 @@ impl Vault {
                 .because(format!("the directory is not a vault and contains {foreign:?}"))
                 .hint("name an empty directory, or one that does not exist yet"));
         }
-        match durable::create_new(&directory.join(MARKER), &encode(&fresh_marker())?)? {
-            // Another process created the marker first.
-            CreateOutcome::Written | CreateOutcome::Exists => {}
-        }
+        // Another process may create the marker first.
+        durable::create_new(&directory.join(MARKER), &encode(&fresh_marker())?)?;
         let vault = Self::open_below(directory, parents)?.ok_or_else(|| {
             Error::at(ErrorKind::Failed, "cannot create a vault here", directory)
                 .because("its marker vanished as soon as it was written")
@@ -144,14 +141,6 @@ impl Vault {
     /// Returns the vault's random identity, 32 hexadecimal digits.
     pub fn identity(&self) -> &str {
         &self.identity
-    }
-
-    /// Gives the vault another identity. Blocks.
-    pub(crate) fn replace_identity(&mut self) -> Result<()> {
-        let marker = fresh_marker();
-        durable::replace(&self.root.join(MARKER), &encode(&marker)?)?;
-        self.identity = marker.vault;
-        Ok(())
     }
 
     /// Takes the vault's lock, which is required to seal, evict or clean. The kernel releases it when the process ends
@@ -343,7 +332,9 @@ impl Vault {
             for run in vault.runs()? {
                 remove::tree(&vault.run_directory(&run).join("journal"))?;
             }
-            vault.replace_identity()?;
+            let marker = fresh_marker();
+            durable::replace(&vault.root.join(MARKER), &encode(&marker)?)?;
+            vault.identity = marker.vault;
             vault.record_place(&vault.present_place()?)?;
             tracing::warn!(
                 path = %vault.root().display(),

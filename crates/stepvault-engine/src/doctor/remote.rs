@@ -116,21 +116,17 @@ async fn check_within(
     examination.report
 }
 
-/// Returns the settings with shorter timeouts, because a user waits for the result.
-fn impatient(settings: &RemoteSettings) -> RemoteSettings {
-    RemoteSettings {
-        stall_timeout_seconds: settings.stall_timeout_seconds.min(STALL_SECONDS),
-        retry_deadline_seconds: settings.retry_deadline_seconds.min(RETRY_SECONDS),
-        ..settings.clone()
-    }
-}
-
 /// Opening may query this machine's metadata service for a region, which may not answer.
 async fn open_in_time(
     settings: &RemoteSettings,
     options: OpenOptions,
 ) -> std::result::Result<Examined, ExamineError> {
-    let impatient = impatient(settings);
+    // A user waits for the result.
+    let impatient = RemoteSettings {
+        stall_timeout_seconds: settings.stall_timeout_seconds.min(STALL_SECONDS),
+        retry_deadline_seconds: settings.retry_deadline_seconds.min(RETRY_SECONDS),
+        ..settings.clone()
+    };
     let opening = open_to_examine(&impatient, Arc::new(SilentObserver), options);
     timeout(CREDENTIALS_LIMIT, opening).await.unwrap_or_else(|_| {
         let seconds = CREDENTIALS_LIMIT.as_secs();

@@ -135,7 +135,11 @@ impl Determination<'_> {
         };
         let mut known = ask_remotes(self.remotes, &checkpoint, &writer, self.observer).await;
         if !known.answered {
-            return Err(unanswered(known));
+            let none = || {
+                Error::new(ErrorKind::Unreachable, "cannot determine the attempts of sealed steps")
+                    .because("no remote is configured")
+            };
+            return Err(known.unanswered.into_iter().next().unwrap_or_else(none));
         }
         let sealed = sealed_steps(vault, &record.run).await?.steps;
         let settled: Vec<SealedStep> =
@@ -260,14 +264,6 @@ impl Determination<'_> {
             put_aside.directory.display()
         ))))
     }
-}
-
-fn unanswered(known: KnownSteps) -> Error {
-    let none = || {
-        Error::new(ErrorKind::Unreachable, "cannot determine the attempts of sealed steps")
-            .because("no remote is configured")
-    };
-    known.unanswered.into_iter().next().unwrap_or_else(none)
 }
 
 /// Whether another step of the vault has this identity permanently.

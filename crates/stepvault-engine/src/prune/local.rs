@@ -334,7 +334,8 @@ impl<'a> LocalTier<'a> {
         claim: &impl AsyncFn(&RunName, StepId, Verdict) -> Option<P>,
     ) -> Result<Removal> {
         let (id, gives_up) = (decision.id, decision.verdict == Verdict::GiveUp);
-        let Some(step) = self.sealed(id).await? else {
+        let (vault, run) = (self.prune.vault.clone(), self.prune.run.clone());
+        let Some(step) = blocking(move || vault.step(&run, id)).await? else {
             self.is_gone(decision);
             return Ok(Removal::Done { frees_nothing: false });
         };
@@ -414,11 +415,6 @@ impl<'a> LocalTier<'a> {
             .unwrap_or_default();
         let (vault, step, now) = (self.prune.vault.clone(), step.clone(), self.view.now);
         blocking(move || record_given_up(&vault, &step, durable_on, now)).await
-    }
-
-    async fn sealed(&self, id: StepId) -> Result<Option<SealedStep>> {
-        let (vault, run) = (self.prune.vault.clone(), self.prune.run.clone());
-        blocking(move || vault.step(&run, id)).await
     }
 
     /// Removes the copy; returns false when it no longer existed.

@@ -111,7 +111,7 @@ pub async fn prune_remote(prune: &RemotePrune) -> Result<PruneReport> {
 async fn prune_leased(prune: &RemotePrune, lease: &HeldLease) -> Result<PruneReport> {
     lease.ensure_alone().await?;
     remove_tombstones_of_kept(&prune.remote).await?;
-    let found = remote_view(prune, lease.taken(), Some(lease)).await?;
+    let found = remote_view(prune, lease.taken, Some(lease)).await?;
     let (plan, commits) = decide(prune, found).await?;
     let mut report = PruneReport { plan, removed: Vec::new(), given_up: Vec::new(), spared: Vec::new() };
     let mut erasure = Erasure {
@@ -230,7 +230,12 @@ async fn decide(prune: &RemotePrune, mut found: Found) -> Result<(RetentionPlan,
                     proved = None;
                     continue;
                 }
-                let health = prove_newest(prune, &found, id).await?;
+                let health = match found.commit(id) {
+                    Some(commit) => {
+                        CommittedParts::all(&prune.remote, commit, &prune.observer).prove().await?
+                    }
+                    None => StepHealth::default(),
+                };
                 found.note_health(id, &health);
             }
             continue;
@@ -301,14 +306,6 @@ async fn check_listed(
         Ok((commit.id, parts.check(Depth::Listed).await?))
     })
     .await
-}
-
-/// S4: 'newest valid' means verified, not merely listed.
-async fn prove_newest(prune: &RemotePrune, found: &Found, id: StepId) -> Result<StepHealth> {
-    let Some(commit) = found.commit(id) else {
-        return Ok(StepHealth::default());
-    };
-    CommittedParts::all(&prune.remote, commit, &prune.observer).prove().await
 }
 
 /// Resumes interrupted removals: the step is tombstoned or retired, but its commit still exists. Returns the number of

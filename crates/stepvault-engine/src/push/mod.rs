@@ -19,7 +19,7 @@ use stepvault_core::nodes::Writer;
 use stepvault_core::observe::Observer;
 use stepvault_core::step_origin::StepOrigin;
 use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{ErrorKind, Result};
 use stepvault_formats::find::{Extent, FindOptions};
 use stepvault_formats::profile::{GENERIC, Profile, ProfileSet};
 use stepvault_formats::step_name::says_newest;
@@ -211,7 +211,8 @@ impl Uploading<'_> {
             if step.record().is_provisional()
                 && let Err(error) = self.determine(step).await?
             {
-                return Ok(self.nowhere(&error));
+                let outcome = |remote| RemoteOutcome::new(remote, Err(error.clone()), 0);
+                return Ok(self.remotes.iter().map(outcome).collect());
             }
             let (vault, budget) = (self.vault, self.budget);
             let outcomes =
@@ -261,11 +262,6 @@ impl Uploading<'_> {
             None => {}
         }
         Ok(Ok(()))
-    }
-
-    fn nowhere(&self, error: &Error) -> Vec<RemoteOutcome> {
-        let outcome = |remote| RemoteOutcome::new(remote, Err(error.clone()), 0);
-        self.remotes.iter().map(outcome).collect()
     }
 }
 

@@ -242,11 +242,22 @@ impl<'a> Sealing<'a> {
         observer: &'a Arc<dyn Observer>,
     ) -> Result<Self> {
         let tree = tree_of(&mut request).await?;
-        begin_remotes(vault, remotes, observer).await;
+        for remote in remotes {
+            // The same fault would also fail queries and uploads, so it is reported here.
+            if let Err(error) = remote.begin(vault, ArchivePlace::Anywhere).await {
+                observer.warn(format!("{}: cannot prepare the remote: {error}", remote.name()));
+            }
+        }
         let mut sealed = sealed_steps(vault, &request.run).await?.steps;
         let mut is_in_order = true;
         if !remotes.is_empty() && sealed.iter().any(|step| step.record().is_provisional()) {
-            is_in_order = determine_earlier(vault, remotes, &request, observer).await?;
+            // A later step is provisional too while this is not possible, even if a remote answers a moment later.
+            let current = &request.current;
+            is_in_order = match determine_attempts(vault, remotes, &request.run, current, observer).await {
+                Ok(_) => true,
+                Err(error) if is_outage(&error) => false,
+                Err(error) => return Err(error),
+            };
             sealed = sealed_steps(vault, &request.run).await?.steps;
         }
         Ok(Self { vault, remotes, observer, request, tree, sealed, is_in_order })
@@ -266,31 +277,6 @@ async fn tree_of(request: &mut CheckpointToSeal) -> Result<Arc<Tree>> {
             .because("it holds no file"));
     }
     Ok(tree)
-}
-
-/// Prepares each remote, and warns where that fails.
-async fn begin_remotes(vault: &Vault, remotes: &[RunRemote], observer: &Arc<dyn Observer>) {
-    for remote in remotes {
-        // The same fault would also fail queries and uploads, so it is reported here.
-        if let Err(error) = remote.begin(vault, ArchivePlace::Anywhere).await {
-            observer.warn(format!("{}: cannot prepare the remote: {error}", remote.name()));
-        }
-    }
-}
-
-/// Determines the attempts of the run's provisional steps. Returns `false` if that is not possible now: a later step is
-/// then provisional too, even if a remote answers a moment later.
-async fn determine_earlier(
-    vault: &Vault,
-    remotes: &[RunRemote],
-    request: &CheckpointToSeal,
-    observer: &Arc<dyn Observer>,
-) -> Result<bool> {
-    match determine_attempts(vault, remotes, &request.run, &request.current, observer).await {
-        Ok(_) => Ok(true),
-        Err(error) if is_outage(&error) => Ok(false),
-        Err(error) => Err(error),
-    }
 }
 
 /// The identity of a checkpoint.

@@ -115,11 +115,13 @@ pub async fn restore(context: &RestoreContext, request: &RestoreRequest) -> Resu
                 "restart the job on all nodes: they had agreed on this step, and will agree on the previous one",
             ))
         }
-        (Err(error), None) if error.kind() == ErrorKind::NotFound && request.resumes_from_newest() => {
-            handoff::clear_first_start(restore, from_scratch).await;
+        (Err(error), step) => {
+            let resumes_from_newest = request.resumes && request.wanted.are_newest();
+            if step.is_none() && error.kind() == ErrorKind::NotFound && resumes_from_newest {
+                handoff::clear_first_start(restore, from_scratch).await;
+            }
             Err(error)
         }
-        (Err(error), _) => Err(error),
     }
 }
 
@@ -175,7 +177,7 @@ async fn execute(restore: Restore<'_>, plan: RestorePlan) -> Result<OrFaults<Res
         return Ok(Ok(report(plan, Fetched::default(), true, handoff.await?)));
     };
     let mut handoff = handoff;
-    if let Some(asked) = handoff.take_if(|_| missing.displaces()) {
+    if let Some(asked) = handoff.take_if(|_| !missing.displaced.is_empty()) {
         let (asked, kept) = asked.kept_in_place().await?;
         if kept.is_some() {
             return Ok(Ok(report(plan, Fetched::default(), false, kept)));

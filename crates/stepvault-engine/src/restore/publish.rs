@@ -22,7 +22,7 @@ pub(super) struct Missing {
     /// Whether existing files may be replaced.
     existing: Existing,
     /// Other content at the step's paths, which is moved aside.
-    displaced: Vec<PathBuf>,
+    pub(super) displaced: Vec<PathBuf>,
 }
 
 /// What happens to other content at a step's paths.
@@ -34,13 +34,6 @@ enum Other {
     Replaced,
     /// It is moved aside: the trainer saves every step under this name.
     Displaced,
-}
-
-impl Missing {
-    /// Whether other content is at the step's paths, and is to be moved aside.
-    pub(super) fn displaces(&self) -> bool {
-        !self.displaced.is_empty()
-    }
 }
 
 /// Returns the part of the step that is not in place yet, byte for byte; `None` when all of it is. Different files at
@@ -122,7 +115,10 @@ fn missing_members(
             let one = resolved.only(std::slice::from_ref(member));
             let difference = compare::member_differs(directory, member, one.entries());
             if is_right(&path, difference, other)? {
-                sync_member(directory, member)?;
+                for above in member.ancestors() {
+                    durable::fsync_name_found(&directory.join(above))?;
+                }
+                sync_path(&path)?;
                 continue;
             }
             displaced.extend((other == Other::Displaced).then_some(path));
@@ -138,14 +134,6 @@ fn sync_path(path: &Path) -> Result<()> {
         durable::fsync_directory(path)?;
     }
     durable::fsync_name_found(path)
-}
-
-/// Syncs one path of a multi-path step, and the directories above it.
-fn sync_member(directory: &Path, member: &RelativePath) -> Result<()> {
-    for above in member.ancestors() {
-        durable::fsync_name_found(&directory.join(above))?;
-    }
-    sync_path(&directory.join(member))
 }
 
 /// Decides whether existing files at the path may be replaced; `None` when they are already the step.

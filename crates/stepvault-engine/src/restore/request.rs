@@ -51,11 +51,6 @@ pub struct RestoreRequest {
 }
 
 impl RestoreRequest {
-    /// Whether the trainer resumes from the newest step, whichever that is.
-    pub(super) fn resumes_from_newest(&self) -> bool {
-        self.resumes && self.wanted.are_newest()
-    }
-
     /// Requests the newest valid step, whole, at a path where nothing exists yet, for a node that restores alone.
     pub const fn newest(run: RunName, target: Target) -> Self {
         Self {

@@ -64,8 +64,7 @@ impl RenewedRecord {
 
     /// Returns for how long it was not renewed.
     pub(crate) fn age(&self) -> Duration {
-        let renewed_at = *self.renewed_at.lock();
-        renewed_at.elapsed()
+        self.renewed_at.lock().elapsed()
     }
 
     /// Deletes the record. A failure is harmless: the record expires.
@@ -100,7 +99,7 @@ pub(crate) async fn written_at(remote: &RunRemote, key: &str) -> Result<SystemTi
 pub struct HeldLease {
     record: RenewedRecord,
     /// When it was taken, by the store's clock.
-    taken: SystemTime,
+    pub(crate) taken: SystemTime,
 }
 
 impl HeldLease {
@@ -150,11 +149,6 @@ impl HeldLease {
         let record = RenewedRecord::write(remote, key, lease, interval).await?;
         let taken = written_at(remote, &record.key).await?;
         Ok(Self { record, taken })
-    }
-
-    /// Returns the store's time at which the lease was taken.
-    pub fn taken(&self) -> SystemTime {
-        self.taken
     }
 
     /// Returns the lease's key.

@@ -44,7 +44,7 @@ pub(crate) struct MarkedStore {
     settings: Arc<RemoteSettings>,
     keys: RunKeys,
     /// The vault that stores the marker, if there is one. Another task of this process may see the marker first.
-    vault: OnceLock<Vault>,
+    pub(crate) vault: OnceLock<Vault>,
     expected: Mutex<Option<ExpectedMarker>>,
 }
 
@@ -56,11 +56,6 @@ impl MarkedStore {
     /// From now on, expects the marker that this vault has recorded or will record.
     pub(crate) fn remembered_by(&self, vault: &Vault) {
         self.vault.get_or_init(|| vault.clone());
-    }
-
-    /// Returns the vault that stores the marker, if there is one.
-    pub(crate) fn vault(&self) -> Option<&Vault> {
-        self.vault.get()
     }
 
     /// From now on, expects the marker with this identity.
@@ -77,10 +72,7 @@ impl MarkedStore {
     }
 
     async fn expected_marker(&self) -> Result<Option<ExpectedMarker>> {
-        let expected = || {
-            let expected = self.expected.lock();
-            expected.clone()
-        };
+        let expected = || self.expected.lock().clone();
         if let (None, Some(vault)) = (expected(), self.vault.get())
             && let place = identity_url(self.inner.url(), &self.settings)
             && let Some(identity) = seen_identity(vault, self.keys.run(), &place).await?

@@ -65,15 +65,6 @@ pub async fn removal_record(remote: &RunRemote, id: StepId) -> Result<Option<Str
     Ok(newest.filter(|_| retired.contains(id)))
 }
 
-/// Like [`removal_record`], but may miss a step that was retired within the last minute: for a check that only spares
-/// needless work.
-pub(crate) async fn likely_removal_record(remote: &RunRemote, id: StepId) -> Result<Option<String>> {
-    match remote.retired.recent() {
-        Some(retired) if !retired.contains(id) => tombstone_of(remote, id).await,
-        _ => removal_record(remote, id).await,
-    }
-}
-
 async fn tombstone_of(remote: &RunRemote, id: StepId) -> Result<Option<String>> {
     let tombstone = remote.keys.tombstone(id);
     Ok(remote.store.head(&tombstone).await?.map(|_| tombstone))
@@ -140,7 +131,12 @@ pub(crate) async fn ensure_not_removed(remote: &RunRemote, id: StepId) -> Result
 /// # Errors
 /// As there.
 pub(crate) async fn ensure_likely_not_removed(remote: &RunRemote, id: StepId) -> Result<()> {
-    refuse_removed(remote, id, likely_removal_record(remote, id).await?).await
+    // It may miss a step that was retired within the last minute: this only spares needless work.
+    let removal = match remote.retired.recent() {
+        Some(retired) if !retired.contains(id) => tombstone_of(remote, id).await?,
+        _ => removal_record(remote, id).await?,
+    };
+    refuse_removed(remote, id, removal).await
 }
 
 async fn refuse_removed(remote: &RunRemote, id: StepId, removal: Option<String>) -> Result<()> {

@@ -305,7 +305,7 @@ impl RunRemote {
 
     /// Returns the vault that remembers this remote, if there is one.
     pub(crate) fn vault(&self) -> Option<&Vault> {
-        self.marked.vault()
+        self.marked.vault.get()
     }
 
     /// Records in the vault which archive the remote holds, if there is one and none was recorded before.
@@ -372,10 +372,7 @@ impl RunRemote {
                 return Ok(());
             }
         }
-        match others.first() {
-            Some(marker) => Err(gone(&self.settings, &self.describe(marker))),
-            None => Ok(()),
-        }
+        others.first().map_or(Ok(()), |marker| Err(gone(&self.settings, &self.describe(marker))))
     }
 
     /// Returns the marker, after writing it if there is none and this vault has never seen one on the remote, and

@@ -173,15 +173,6 @@ impl UploadSession {
         CopySources { copies, ..CopySources::default() }
     }
 
-    /// Returns this node's part of the nearest other step on this remote, as in [`nearness`]. If the vault still has that
-    /// step and knows it to be durable there, this takes no request; on a new node it takes one listing and two records.
-    async fn previous_part(&self, id: StepId, node: &NodeName) -> Result<Option<PartManifest>> {
-        match self.previous_in_vault(id).await? {
-            Some(known) => Ok(Some(known)),
-            None => self.previous_on_remote(id, node).await,
-        }
-    }
-
     async fn previous_in_vault(&self, id: StepId) -> Result<Option<PartManifest>> {
         let session = self.clone();
         blocking(move || {
@@ -198,7 +189,12 @@ impl UploadSession {
         .await
     }
 
-    async fn previous_on_remote(&self, id: StepId, node: &NodeName) -> Result<Option<PartManifest>> {
+    /// Returns this node's part of the nearest other step on this remote, as in [`nearness`]. If the vault still has that
+    /// step and knows it to be durable there, this takes no request; on a new node it takes one listing and two records.
+    async fn previous_part(&self, id: StepId, node: &NodeName) -> Result<Option<PartManifest>> {
+        if let Some(known) = self.previous_in_vault(id).await? {
+            return Ok(Some(known));
+        }
         let committed = committed_ids(&self.remote).await?;
         let others = committed.into_keys().filter(|known| *known != id);
         let Some(nearest) = others.max_by_key(|known| nearness(id, *known)) else {

@@ -123,10 +123,6 @@ impl SendProgress {
     fn set_lost(&self) {
         self.lost.store(true, Ordering::Relaxed);
     }
-
-    fn was_copied(&self) -> bool {
-        self.was_copied.load(Ordering::Relaxed)
-    }
 }
 
 /// Whether other nodes may have uploaded a file under the same path.
@@ -371,7 +367,9 @@ impl FileUpload {
                 proved
             }
             // A store that did not say what it copied has found out now.
-            Err(error) if error.kind() == ErrorKind::Damaged && self.progress.was_copied() => {
+            Err(error)
+                if error.kind() == ErrorKind::Damaged && self.progress.was_copied.load(Ordering::Relaxed) =>
+            {
                 self.copies.stop();
                 let _ = store.abort_upload(&self.key, upload).await;
                 self.progress.set_lost();
@@ -384,7 +382,7 @@ impl FileUpload {
             Err(error) if error.kind() != ErrorKind::Damaged => return Err(error),
             Err(error) if !self.is_own_object(written).await? => return Err(self.key_taken(&error)),
             Err(error) => {
-                if self.progress.was_copied() {
+                if self.progress.was_copied.load(Ordering::Relaxed) {
                     self.copies.stop();
                 }
                 self.session.remote.delete(vec![self.key.clone()]).await?;

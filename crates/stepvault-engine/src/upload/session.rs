@@ -92,6 +92,7 @@ impl UploadSession {
         }
         report_ignored(&remote, &guarantees.ignored_attributes, observer.as_ref())?;
         recall_concurrency(&remote, &vault).await;
+        let hashing_threads = std::thread::available_parallelism().map_or(2, |cores| cores.get() * 2);
         Ok(Self {
             parts_at_once: remote.settings.max_concurrent_requests,
             remote,
@@ -103,7 +104,7 @@ impl UploadSession {
             cpu_share: CpuShare::unlimited(),
             observer,
             state: Arc::new(SessionState {
-                hashing: Semaphore::new(hashing_threads()),
+                hashing: Semaphore::new(hashing_threads),
                 acks_fast: watch::Sender::new(false),
                 copied_bytes: AtomicU64::new(0),
                 copies_ahead: Mutex::default(),
@@ -157,10 +158,6 @@ impl UploadSession {
         let sends_them = self.remote.store.capabilities().checks_checksums;
         self.remote.settings.read_back == ReadBack::Always || !checked || !sends_them
     }
-}
-
-fn hashing_threads() -> usize {
-    std::thread::available_parallelism().map_or(2, |cores| cores.get() * 2)
 }
 
 /// Fails, or warns where the settings allow it, if the store ignores attributes that were requested for new objects.

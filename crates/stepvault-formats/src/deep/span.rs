@@ -58,7 +58,7 @@ pub(super) fn read(
     spans.sort_by_key(|span| span.start);
     let size_bytes = source.size_bytes();
     let mut reader = Reader {
-        forward: Forward::new(source, 0, size_bytes).in_large_pieces(PIECE_BYTES),
+        forward: Forward::new(source, 0, size_bytes).in_pieces_of(PIECE_BYTES),
         buffer: vec![0; usize::try_from(PIECE_BYTES.min(size_bytes)).unwrap_or_default()],
         on_bytes,
     };

@@ -24,7 +24,8 @@ pub(super) fn saved_with<'a>(alias: &FoundStep, steps: &[&'a FoundStep]) -> Opti
         return beside.find(|step| step.step == alias.step).copied();
     }
     let newest = beside.next()?;
-    if says_best(&alias.path) {
+    // The best state may be an older one.
+    if last_component(&alias.path).to_ascii_lowercase().contains("best") {
         return Some(newest);
     }
     let seconds = newest.written_at.seconds_since(alias.written_at);
@@ -110,9 +111,4 @@ fn names(text: &str, name: &str) -> bool {
         let after = text[start + name.len()..].chars().next();
         !before.is_some_and(continues) && !after.is_some_and(continues)
     })
-}
-
-/// Whether a name says that a path holds the best state, which may be an older one.
-fn says_best(path: &str) -> bool {
-    last_component(path).to_ascii_lowercase().contains("best")
 }

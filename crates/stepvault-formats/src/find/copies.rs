@@ -8,6 +8,7 @@ use super::found::{FoundStep, LONGEST_SAVE_SECONDS};
 use crate::check::check_step;
 use crate::profile::template::parent_prefix;
 use crate::profile::{GENERIC, Profile};
+use crate::soundness::read_bytes;
 use crate::step_name;
 use crate::structure::zip;
 use crate::tree::{OpenFile, ReadAt, Tree};
@@ -153,17 +154,11 @@ pub(super) fn is_same_content(one: &str, other: &str, files: &dyn OpenFile) -> i
         if size_bytes <= COMPARED_WHOLE_BYTES { (size_bytes, 1) } else { (SAMPLE_BYTES, SAMPLES) };
     for place in 0..places {
         let offset = (size_bytes - length_bytes) / (places - 1).max(1) * place;
-        if read(&*one, offset, length_bytes)? != read(&*other, offset, length_bytes)? {
+        if read_bytes(&*one, offset, length_bytes)? != read_bytes(&*other, offset, length_bytes)? {
             return Ok(has_same_records(&*one, &*other));
         }
     }
     Ok(true)
-}
-
-fn read(source: &dyn ReadAt, offset: u64, length_bytes: u64) -> io::Result<Vec<u8>> {
-    let mut buffer = vec![0; usize::try_from(length_bytes).unwrap_or(0)];
-    source.read_exact_at(offset, &mut buffer)?;
-    Ok(buffer)
 }
 
 fn has_same_records(one: &dyn ReadAt, other: &dyn ReadAt) -> bool {

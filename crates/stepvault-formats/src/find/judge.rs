@@ -248,7 +248,7 @@ fn quiet_rule(unit: &Unit<'_>, around: &Surroundings<'_>) -> QuietRule {
     // What proves one entry proves nothing about the others.
     if is_proved && unit.beside.is_empty() {
         QuietRule::OnceSealed
-    } else if is_one_file_after_another(unit, around)
+    } else if unit.rewritten && unit.is_files() && around.profile.names.is_none()
         || is_judged_by_files(unit, around)
             && (unit.is_files() || around.follower.is_some() || is_like_before(unit, around))
     {
@@ -256,11 +256,6 @@ fn quiet_rule(unit: &Unit<'_>, around: &Surroundings<'_>) -> QuietRule {
     } else {
         QuietRule::Always
     }
-}
-
-/// Whether nothing but files makes up the step, each of which its format can prove whole, whatever the framework is.
-fn is_one_file_after_another(unit: &Unit<'_>, around: &Surroundings<'_>) -> bool {
-    unit.rewritten && unit.is_files() && around.profile.names.is_none()
 }
 
 /// Whether the profile knows the files of the framework's steps, and all of them are here.

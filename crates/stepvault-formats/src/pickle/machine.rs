@@ -93,8 +93,8 @@ impl<'a> Machine<'a> {
                 self.marks.push(self.stack.len());
                 Ok(())
             }
-            opcode::POP => self.pop_value_or_mark(),
-            opcode::POP_MARK => self.pop_to_mark().map(drop),
+            opcode::POP if self.stack.len() > self.floor() => self.pop().map(drop),
+            opcode::POP | opcode::POP_MARK => self.pop_to_mark().map(drop),
             opcode::DUP => {
                 let top = self.top()?;
                 self.push(top)
@@ -166,7 +166,10 @@ impl<'a> Machine<'a> {
             opcode::MEMOIZE => self.memoize(self.memo.len() as u64),
             opcode::GET | opcode::BINGET | opcode::LONG_BINGET => {
                 let index = self.operand()?;
-                self.recall(index)
+                let Some(value) = self.memo.get(&index).copied() else {
+                    return Err(self.fault(&format!("reads memo slot {index}, which was never written")));
+                };
+                self.push(value)
             }
             opcode::PERSID => {
                 let line = self.cursor.line(MAX_TEXT_BYTES)?;
@@ -276,13 +279,6 @@ impl<'a> Machine<'a> {
         Ok(values)
     }
 
-    fn pop_value_or_mark(&mut self) -> Result<(), Fault> {
-        if self.stack.len() > self.floor() {
-            return self.pop().map(drop);
-        }
-        self.pop_to_mark().map(drop)
-    }
-
     fn underflow(&self) -> Fault {
         self.fault("takes a value from an empty stack")
     }
@@ -363,13 +359,6 @@ impl<'a> Machine<'a> {
             self.pickle.count::<(u64, Value, u64)>(1)?;
         }
         Ok(())
-    }
-
-    fn recall(&mut self, index: u64) -> Result<(), Fault> {
-        let Some(value) = self.memo.get(&index).copied() else {
-            return Err(self.fault(&format!("reads memo slot {index}, which was never written")));
-        };
-        self.push(value)
     }
 
     fn global_of_stack(&mut self) -> Result<(), Fault> {

@@ -292,12 +292,10 @@ fn detect_checked(detect: &Detect) -> Result<(), String> {
     if detect.all.is_empty() {
         return Err("has a detect entry with an empty `all`, which would match every directory".to_owned());
     }
-    match &detect.contains {
-        Some(contains) if contains.text.is_empty() => {
-            Err("has a detect entry that searches for an empty text".to_owned())
-        }
-        _ => Ok(()),
+    if detect.contains.as_ref().is_some_and(|contains| contains.text.is_empty()) {
+        return Err("has a detect entry that searches for an empty text".to_owned());
     }
+    Ok(())
 }
 
 #[cfg(test)]

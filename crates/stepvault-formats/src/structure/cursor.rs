@@ -137,13 +137,8 @@ impl<'a> Forward<'a> {
         Self { source, piece_bytes: PIECE_BYTES, next: start.min(end), end, piece: Vec::new(), taken: 0 }
     }
 
-    /// Returns the same reader with smaller pieces, for a range that may end long before its bound.
-    pub(crate) fn in_pieces_of(self, piece_bytes: u64) -> Self {
-        Self { piece_bytes: piece_bytes.min(PIECE_BYTES), ..self }
-    }
-
     /// Returns the same reader with larger pieces, for a range that is read to its end.
-    pub(crate) fn in_large_pieces(self, piece_bytes: u64) -> Self {
+    pub(crate) fn in_pieces_of(self, piece_bytes: u64) -> Self {
         Self { piece_bytes, ..self }
     }
 

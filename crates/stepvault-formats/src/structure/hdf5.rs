@@ -8,7 +8,7 @@
 //! Nothing behind the superblock is read: no change in the contents is detected.
 
 use super::cursor::Cursor;
-use crate::soundness::{Fault, broken_at, unknown};
+use crate::soundness::{Fault, broken_at, read_bytes, unknown};
 use crate::tree::ReadAt;
 
 /// The first bytes of a file without a user block.
@@ -72,9 +72,7 @@ fn superblock(source: &dyn ReadAt) -> Result<(u64, Vec<u8>), Fault> {
     let size_bytes = source.size_bytes();
     let mut start = 0;
     while start <= LAST_START && start < size_bytes {
-        let length = usize::try_from((size_bytes - start).min(SUPERBLOCK_BYTES)).unwrap_or_default();
-        let mut head = vec![0; length];
-        source.read_exact_at(start, &mut head).map_err(Fault::Read)?;
+        let head = read_bytes(source, start, (size_bytes - start).min(SUPERBLOCK_BYTES))?;
         if head.starts_with(SIGNATURE) {
             return Ok((start, head));
         }

@@ -144,7 +144,10 @@ pub fn holds_shards(tree: &Tree, directory: &str) -> bool {
 pub fn check_sharded(tree: &Tree, directory: &str, files: &dyn OpenFile) -> Result<(), Fault> {
     let weights = |directory| tree.file_names(directory).filter(|name| name.ends_with(".safetensors"));
     let shards: Vec<_> = weights(directory).filter_map(|name| Some((name, shard_set(name)?))).collect();
-    every_set(&shards)?;
+    if let Some(gap) = first_gap(shards.iter().map(|(_, (_, file))| *file))? {
+        let missing = are_missing(&gap.missing, gap.missing_count);
+        return Err(broken!("{missing}: no rank has a shard of it"));
+    }
     let mut found = Elements::default();
     for (name, _) in &shards {
         found.add(&joined(directory, name), files)?;
@@ -178,16 +181,6 @@ fn shard_set(name: &str) -> Option<(&str, &str)> {
     let (rank, file) = name.strip_prefix("shard-")?.split_once('-')?;
     let is_number = !rank.is_empty() && rank.bytes().all(|byte| byte.is_ascii_digit());
     (is_number && file.ends_with(".safetensors")).then_some((rank, file))
-}
-
-fn every_set(shards: &[(&str, (&str, &str))]) -> Result<(), Fault> {
-    match first_gap(shards.iter().map(|(_, (_, file))| *file))? {
-        None => Ok(()),
-        Some(gap) => {
-            let missing = are_missing(&gap.missing, gap.missing_count);
-            Err(broken!("{missing}: no rank has a shard of it"))
-        }
-    }
 }
 
 fn every_rank(shards: &[(&str, (&str, &str))]) -> Result<(), Fault> {

@@ -29,14 +29,8 @@ enum Piece {
     World,
 }
 
-/// The numbers in a name.
-struct Numbers {
-    rank: u64,
-    world: Option<u64>,
-    /// The number of digits of the rank, including leading zeros.
-    rank_digits: usize,
-    world_digits: usize,
-}
+/// A number in a name, and how many digits it has.
+type Number = (u64, usize);
 
 impl RankPattern {
     /// Returns a pattern whose ranks count from `first_rank`: 0, or 1 for shards. Returns `None` if the text is not a
@@ -77,11 +71,13 @@ impl RankPattern {
         let mut ranks = BTreeSet::new();
         let mut worlds = BTreeSet::new();
         let mut digits = (usize::MAX, usize::MAX);
-        for numbers in names.into_iter().filter_map(|name| self.numbers(name)) {
-            ranks.insert(numbers.rank);
-            worlds.extend(numbers.world);
-            digits.0 = digits.0.min(numbers.rank_digits);
-            digits.1 = digits.1.min(numbers.world_digits);
+        for (rank, world) in names.into_iter().filter_map(|name| self.numbers(name)) {
+            ranks.insert(rank.0);
+            digits.0 = digits.0.min(rank.1);
+            if let Some((world, world_digits)) = world {
+                worlds.insert(world);
+                digits.1 = digits.1.min(world_digits);
+            }
         }
         let (Some(lowest), Some(highest)) = (ranks.first(), ranks.last()) else {
             return Ok(None);
@@ -119,7 +115,7 @@ impl RankPattern {
         Ok(Some(Gap { missing, missing_count, world }))
     }
 
-    fn numbers(&self, name: &str) -> Option<Numbers> {
+    fn numbers(&self, name: &str) -> Option<(Number, Option<Number>)> {
         let mut rest = name;
         let (mut rank, mut world) = (None, None);
         for piece in &self.pieces {
@@ -133,13 +129,7 @@ impl RankPattern {
             rest = after;
             *(if *piece == Piece::Rank { &mut rank } else { &mut world }) = Some(number);
         }
-        let (rank, rank_digits) = rank.filter(|_| rest.is_empty())?;
-        Some(Numbers {
-            rank,
-            world: world.map(|(world, _)| world),
-            rank_digits,
-            world_digits: world.map_or(usize::MAX, |(_, digits)| digits),
-        })
+        Some((rank.filter(|_| rest.is_empty())?, world))
     }
 
     /// Returns the name of a rank's file, with as many digits as the other names.

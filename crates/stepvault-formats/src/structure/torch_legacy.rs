@@ -29,37 +29,30 @@ const MAGIC_WINDOW_BYTES: u64 = 48;
 /// The size of a storage's element count.
 const COUNT_BYTES: u64 = 8;
 
-/// The pickles before the storages, and the start of the storages.
-struct Head {
-    object: Pickle,
-    keys: Pickle,
-}
-
-impl Head {
-    fn read(source: &dyn ReadAt) -> Result<Self, Fault> {
-        let size_bytes = source.size_bytes();
-        let read = |start: u64, what: &str| {
-            pickle::read(source, start..size_bytes, Keep::Values).map_err(|fault| fault.prefixed(what))
-        };
-        let magic = read(0, "the magic number")?;
-        if magic.integer(magic.root) != Some(MAGIC_NUMBER) {
-            return Err(broken_at!(0, "the file does not begin with torch's magic number"));
-        }
-        let version = read(magic.end, "the protocol version")?;
-        if version.integer(version.root) != Some(PROTOCOL_VERSION) {
-            return Err(broken_at!(
-                magic.end,
-                "the protocol version is not {PROTOCOL_VERSION}, the only one that exists"
-            ));
-        }
-        let system = read(version.end, "the facts about the system")?;
-        if system.entries(system.root).is_none() {
-            return Err(broken_at!(version.end, "the facts about the system are not a dictionary"));
-        }
-        let object = read(system.end, "the object")?;
-        let keys = read(object.end, "the list of storages")?;
-        Ok(Self { object, keys })
+/// Reads what stands before the storages: the object and the list of the storages' keys.
+fn read_preamble(source: &dyn ReadAt) -> Result<(Pickle, Pickle), Fault> {
+    let size_bytes = source.size_bytes();
+    let read = |start: u64, what: &str| {
+        pickle::read(source, start..size_bytes, Keep::Values).map_err(|fault| fault.prefixed(what))
+    };
+    let magic = read(0, "the magic number")?;
+    if magic.integer(magic.root) != Some(MAGIC_NUMBER) {
+        return Err(broken_at!(0, "the file does not begin with torch's magic number"));
     }
+    let version = read(magic.end, "the protocol version")?;
+    if version.integer(version.root) != Some(PROTOCOL_VERSION) {
+        return Err(broken_at!(
+            magic.end,
+            "the protocol version is not {PROTOCOL_VERSION}, the only one that exists"
+        ));
+    }
+    let system = read(version.end, "the facts about the system")?;
+    if system.entries(system.root).is_none() {
+        return Err(broken_at!(version.end, "the facts about the system are not a dictionary"));
+    }
+    let object = read(system.end, "the object")?;
+    let keys = read(object.end, "the list of storages")?;
+    Ok((object, keys))
 }
 
 /// Returns whether a file begins with the magic number of the format, whatever pickle protocol it was written with.
@@ -81,11 +74,11 @@ pub fn is_legacy(source: &dyn ReadAt) -> Result<bool, Fault> {
 /// [`Fault::Broken`] if one of its pickles is damaged or cut off, or if its storages are not those that the object
 /// names; [`Fault::Unknown`] if the element size of a storage's class is unknown.
 pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
-    let head = Head::read(source)?;
-    let named = named_storages(&head.object)?;
-    let mut offset = head.keys.end;
+    let (object, keys) = read_preamble(source)?;
+    let named = named_storages(&object)?;
+    let mut offset = keys.end;
     let mut seen = HashSet::new();
-    for key in storage_keys(&head.keys)? {
+    for key in storage_keys(&keys)? {
         let Some(reference) = named.get(key) else {
             return Err(broken!("the list of storages has {}, which the object does not name", shown(key)));
         };
@@ -109,7 +102,7 @@ pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
 /// # Errors
 /// As [`check`], of the pickles.
 pub fn read_object(source: &dyn ReadAt) -> Result<Pickle, Fault> {
-    Head::read(source).map(|head| head.object)
+    read_preamble(source).map(|(object, _)| object)
 }
 
 /// Returns the storages that the object names, by key. Views of one storage share its key.

@@ -43,7 +43,7 @@ pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
     archive.check_version()?;
     archive.check_byte_order()?;
     for (name, storages) in PICKLES {
-        if let Some(record) = archive.find(name) {
+        if let Some(record) = archive.records.get(name) {
             let pickle = archive.read_pickle(name, record)?;
             archive.check_storages(&pickle, name, storages)?;
         }
@@ -58,7 +58,7 @@ pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
 pub fn read_object(source: &dyn ReadAt) -> Result<Pickle, Fault> {
     let archive = Archive::open(source)?;
     let (name, _) = PICKLES[0];
-    match archive.find(name) {
+    match archive.records.get(name) {
         Some(record) => archive.read_pickle(name, record),
         None => Err(no_pickle()),
     }
@@ -104,10 +104,6 @@ impl<'a> Archive<'a> {
         Ok(Self { source, records })
     }
 
-    fn find(&self, name: &str) -> Option<&Record> {
-        self.records.get(name)
-    }
-
     /// Verifies the checksums of the records that describe the others.
     fn check_small_records(&self) -> Result<(), Fault> {
         for (name, record) in &self.records {
@@ -143,7 +139,7 @@ impl<'a> Archive<'a> {
 
     /// Checks that `version`, without which torch does not open an archive, is a number.
     fn check_version(&self) -> Result<(), Fault> {
-        let record = self.find("version").or_else(|| self.find(".data/version"));
+        let record = self.records.get("version").or_else(|| self.records.get(".data/version"));
         let Some(record) = record else {
             return Err(broken!(
                 "the archive has no version record, which torch requires: the save was cut off"
@@ -160,7 +156,7 @@ impl<'a> Archive<'a> {
     }
 
     fn check_byte_order(&self) -> Result<(), Fault> {
-        let Some(record) = self.find("byteorder") else {
+        let Some(record) = self.records.get("byteorder") else {
             return Ok(());
         };
         match self.small_text(record)?.as_deref() {
@@ -201,7 +197,7 @@ impl<'a> Archive<'a> {
                 Some(size_bytes) => format!("{pickle_name} names storage {key} of {size_bytes} bytes"),
                 None => format!("{pickle_name} names storage {key}"),
             };
-            let Some(record) = self.find(&format!("{storages}{}", reference.key)) else {
+            let Some(record) = self.records.get(&format!("{storages}{}", reference.key)) else {
                 return Err(broken!("{named}, and the archive has no {storages}{key}: the save was cut off"));
             };
             if size_bytes.is_some_and(|size_bytes| size_bytes != record.size_bytes) {

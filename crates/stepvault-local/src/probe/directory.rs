@@ -66,7 +66,7 @@ fn presence(path: &Path) -> Result<(Presence, PathBuf)> {
 /// Returns why a file could not be linked, if everything else worked.
 fn try_all(directory: &Path) -> Result<Option<String>> {
     let probe = ProbePlace::create(directory)?;
-    let at = |name: &str| probe.path().join(name);
+    let at = |name: &str| probe.path.join(name);
     let fault = |what: &str, error: Errno| errors::io(what, directory, error);
     let tried = |what: &str, outcome: rustix::io::Result<()>| outcome.map_err(|error| fault(what, error));
     let write = |path: &Path| write(path).map_err(|error| errors::io("cannot write", directory, error));
@@ -88,18 +88,23 @@ fn try_all(directory: &Path) -> Result<Option<String>> {
         }
         Err(error) => Some(io::Error::from(error).to_string()),
     };
-    durable::fsync_directory(probe.path())?;
+    durable::fsync_directory(&probe.path)?;
     tried("cannot delete a file", rustix::fs::unlinkat(CWD, &second, AtFlags::empty()))?;
     probe.remove()?;
     durable::fsync_directory(directory)?;
     Ok(refused)
 }
 
-fn write(path: &Path) -> io::Result<()> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mut file = File::from(rustix::fs::openat(CWD, path, flags, Mode::from_raw_mode(0o600))?);
+fn write(path: &Path) -> io::Result<File> {
+    let mut file = create(path)?;
     file.write_all(&[b'x'; BYTES])?;
-    file.sync_all()
+    file.sync_all()?;
+    Ok(file)
+}
+
+fn create(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(CWD, path, flags, Mode::from_raw_mode(0o600))?.into())
 }
 
 /// Setting of the kernel that keeps users from linking files of others.
@@ -113,20 +118,10 @@ const PROTECTED: &str = "/proc/sys/fs/protected_hardlinks";
 pub fn links(source: &Path, target: &Path, example: Option<&Path>) -> Result<LinkFacts> {
     let from = ProbePlace::create(&space::nearest_existing(source))?;
     let into = ProbePlace::create(&space::nearest_existing(target))?;
-    let (original, linked) = (from.path().join("original"), into.path().join("linked"));
-    let create = |path: &Path| -> io::Result<File> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(rustix::fs::openat(CWD, path, flags, Mode::from_raw_mode(0o600))?.into())
-    };
-    let write = || -> io::Result<File> {
-        let mut file = create(&original)?;
-        file.write_all(&[b'x'; 16 << 10])?;
-        file.sync_all()?;
-        Ok(file)
-    };
-    let file = write().map_err(|error| errors::io("cannot write", source, error))?;
+    let (original, linked) = (from.path.join("original"), into.path.join("linked"));
+    let file = write(&original).map_err(|error| errors::io("cannot write", source, error))?;
     let hard_link = ability(rustix::fs::linkat(CWD, &original, CWD, &linked, AtFlags::empty()));
-    let clone = create(&into.path().join("cloned"));
+    let clone = create(&into.path.join("cloned"));
     let clone = clone.map_err(|error| errors::io("cannot write", target, error))?;
     let reflink = ability(rustix::fs::ioctl_ficlone(&clone, &file));
     drop((clone, file));

@@ -14,7 +14,7 @@ pub(crate) const PROBE_PREFIX: &str = ".stepvault-doctor-";
 /// A directory known only to this probe; deleted with its content when dropped.
 #[derive(Debug)]
 pub(super) struct ProbePlace {
-    path: PathBuf,
+    pub(super) path: PathBuf,
 }
 
 impl ProbePlace {
@@ -26,10 +26,6 @@ impl ProbePlace {
             .create(&path)
             .map_err(|error| errors::io("cannot create a directory", above, error))?;
         Ok(Self { path })
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
     }
 
     /// Deletes it and reports a failure to do so.

@@ -237,6 +237,8 @@ impl<'a> Agreement<'a> {
     ) -> Result<Option<Agreed>> {
         let attempt = joined.attempt;
         let damaged = damaged_steps(self.remote).await?;
+        let place = &self.together.writer.place;
+        let decides_first = place.nodes().iter().next() == Some(place.node());
         let forming_until = Instant::now() + self.together.patience;
         let mut skipped = Vec::new();
         let mut known = joined.decisions.iter().cloned();
@@ -264,7 +266,7 @@ impl<'a> Agreement<'a> {
                 if is_late && !is_formed {
                     self.go_on_without(&silent, joined.missing)?;
                 }
-                if is_late || is_formed && (round > 0 || self.decides_first()) {
+                if is_late || is_formed && (round > 0 || decides_first) {
                     let agreed = self.decide(attempt, &damaged).await?;
                     if self.record(point, &agreed).await? {
                         skipped = agreed.skipped;
@@ -333,7 +335,11 @@ impl<'a> Agreement<'a> {
     /// When they are needed.
     fn go_on_without(&self, silent: &[NodeName], missing: MissingNodes) -> Result<()> {
         if missing == MissingNodes::AreLeftBehind {
-            self.warn_of_silent(silent);
+            self.context.observer.warn(format!(
+                "{} did not start within {} s: going on without the steps that only they may hold",
+                listed(silent),
+                self.together.patience.as_secs()
+            ));
             return Ok(());
         }
         let error = Error::new(ErrorKind::Unreachable, "cannot agree with the other nodes on a step")
@@ -347,12 +353,6 @@ impl<'a> Agreement<'a> {
             .hint("restart the job on all nodes: they will agree on the newer step")
             .lasting();
         Err(error)
-    }
-
-    /// Whether this node decides as soon as all have reported. The others follow it, or decide if it is silent.
-    fn decides_first(&self) -> bool {
-        let place = &self.together.writer.place;
-        place.nodes().iter().next() == Some(place.node())
     }
 
     fn no_agreement(&self, times: u32) -> Error {

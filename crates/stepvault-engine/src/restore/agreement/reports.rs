@@ -7,7 +7,7 @@ use std::time::Duration;
 use stepvault_core::codec::FORMAT;
 use stepvault_core::ids::{Attempt, NodeName, StepId};
 use stepvault_core::keys::ResumePoint;
-use stepvault_core::nodes::{NodeSet, listed};
+use stepvault_core::nodes::NodeSet;
 use stepvault_core::records::{Availability, StagedPart, StagedParts};
 use stepvault_core::{ErrorKind, Result};
 use stepvault_local::sealed::SealedStep;
@@ -103,14 +103,6 @@ impl Agreement<'_> {
     pub(super) async fn silent_nodes(&self, attempt: Attempt) -> Result<Vec<NodeName>> {
         let place = &self.together.writer.place;
         Ok(place.nodes().missing(&starting_nodes(self.remote, attempt).await?))
-    }
-
-    pub(super) fn warn_of_silent(&self, silent: &[NodeName]) {
-        self.context.observer.warn(format!(
-            "{} did not start within {} s: going on without the steps that only they may hold",
-            listed(silent),
-            self.together.patience.as_secs()
-        ));
     }
 
     /// Decides between the newest durable step and a newer one of which the nodes hold all parts.

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use part::{FetchedPart, FileRestore, fetch_part};
+use part::{FileRestore, fetch_part};
 use stepvault_core::observe::{Event, Tier};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::space;
@@ -176,7 +176,7 @@ async fn restore_part(shared: Arc<Shared>, file: Arc<FileRestore>, index: u32) -
         return Ok(());
     }
     let (from, file_is_done) = match fetch_part(&shared.context, &shared.resolved, &file, index).await? {
-        Ok(FetchedPart { from, file_is_done }) => (from, file_is_done),
+        Ok(fetched) => fetched,
         Err(more) => {
             faults().get_or_insert_default().extend(more);
             return Ok(());

@@ -28,17 +28,9 @@ const BATCH_BYTES: usize = 512 << 10;
 /// Memory that a part in transfer holds of the budget: a batch, and the connection's read-ahead.
 const HELD_BYTES: usize = 2 * BATCH_BYTES;
 
-/// A part that is staged and valid.
-#[derive(Debug)]
-pub(super) struct FetchedPart {
-    /// The tier that it was read from; `None` for data that an interrupted restore left.
-    pub(super) from: Option<Tier>,
-    /// Whether its file is now complete.
-    pub(super) file_is_done: bool,
-}
-
 /// Writes part `index` of `file` into the staged file and verifies it; with the last part, the file becomes durable.
-/// Faults are returned if no source has it valid.
+/// Returns the tier that it was read from, `None` for what an interrupted restore left, and whether its file is now
+/// complete. Faults are returned if no source has it valid.
 ///
 /// # Errors
 /// When the disk that the step is restored to fails, or the restore is interrupted.
@@ -47,15 +39,14 @@ pub(super) async fn fetch_part(
     resolved: &ResolvedStep,
     file: &Arc<FileRestore>,
     index: u32,
-) -> Result<OrFaults<FetchedPart>> {
+) -> Result<OrFaults<(Option<Tier>, bool)>> {
     let (range, _) = file.part(index)?;
     let path = &file.entry.path;
     let _held = context.budget.reserve(HELD_BYTES).await?;
-    if file.may_be_present() {
+    if file.staging.resumes {
         let writer = PartWriter::new(file, index)?;
         if let PartOutcome::Valid { file_is_done } = blocking(move || writer.verify_present()).await? {
-            let from = None;
-            return Ok(Ok(FetchedPart { from, file_is_done }));
+            return Ok(Ok((None, file_is_done)));
         }
     }
     let mut faults = Faults::default();
@@ -74,8 +65,7 @@ pub(super) async fn fetch_part(
         };
         match outcome {
             PartOutcome::Valid { file_is_done } => {
-                let from = Some(tier);
-                return Ok(Ok(FetchedPart { from, file_is_done }));
+                return Ok(Ok((Some(tier), file_is_done)));
             }
             PartOutcome::Wrong => {
                 let (start, end) = (range.start, range.end);
@@ -114,14 +104,14 @@ async fn read_remote(
         Ok(key) => key,
         Err(error) => return Ok(PartOutcome::Unreadable(error)),
     };
-    if writer.missing().is_empty()
+    if writer.missing.is_empty()
         && let Err(error) = check_empty(remote, &key).await
     {
         return Ok(PartOutcome::Unreadable(error));
     }
     let mut breaks = BodyRetries::default();
-    while !writer.missing().is_empty() {
-        let before = writer.missing();
+    while !writer.missing.is_empty() {
+        let before = writer.missing.clone();
         let stream = match remote.store.read(&key, Some(before.clone())).await {
             Ok(stream) => stream,
             // Opening is retried by the store; an error that gets here has exhausted the retries.
@@ -133,7 +123,7 @@ async fn read_remote(
         let broken;
         (writer, broken) = receive(context, remote, &key, stream, writer).await?;
         if let Some(error) = broken
-            && let Err(error) = breaks.wait(error, writer.missing() != before).await
+            && let Err(error) = breaks.wait(error, writer.missing != before).await
         {
             return Ok(PartOutcome::Unreadable(error));
         }
@@ -163,7 +153,7 @@ async fn receive(
     mut stream: BoxStream<'static, Result<Bytes>>,
     mut writer: PartWriter,
 ) -> Result<(PartWriter, Option<Error>)> {
-    let missing = writer.missing();
+    let missing = writer.missing.clone();
     let mut left = missing.end - missing.start;
     let fault = |kind, what: &str| Error::new(kind, what).on(remote.describe(key));
     let too_many = || fault(ErrorKind::Damaged, "a store sent more bytes than requested");
@@ -239,11 +229,6 @@ impl PartWriter {
             range,
             expected,
         })
-    }
-
-    /// Returns the range that is not written yet.
-    pub(super) fn missing(&self) -> Range<u64> {
-        self.missing.clone()
     }
 
     /// Writes the next bytes, no more than are missing.
@@ -338,11 +323,6 @@ impl FileRestore {
                 Error::new(ErrorKind::Damaged, "a part without a digest").on(&self.entry.path)
             })?;
         Ok((self.entry.parts()?.range(index), *digest))
-    }
-
-    /// Whether an interrupted restore may have left some of its data.
-    pub(super) fn may_be_present(&self) -> bool {
-        self.staging.resumes
     }
 
     /// Returns the staged file, opened once for all parts.

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,7 +14,7 @@ use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{ErrorKind, Result};
 use stepvault_formats::tree::{Entry, EntryKind, OpenFile, ReadAt, Tree};
 use stepvault_local::handoff::is_own_name;
-use stepvault_local::survey::{SurveyFiles, survey};
+use stepvault_local::survey::{OpenedFile, SurveyFiles, survey};
 use stepvault_local::vault::Vault;
 use tokio::runtime::Handle;
 
@@ -195,7 +194,8 @@ impl OpenFile for RangeReader {
         let size_bytes = entry.size_bytes;
         match self.resolved.sources.first() {
             Some(Source::Local(step)) => {
-                Ok(Box::new(LocalFile { file: File::open(step.file_path(&entry.path))?, size_bytes }))
+                let file = File::open(step.file_path(&entry.path))?;
+                Ok(Box::new(OpenedFile { file, size_bytes, allocated_bytes: None }))
             }
             Some(Source::Remote(remote)) => {
                 let key = remote.keys.data(&self.resolved.name, self.resolved.id, &entry.path);
@@ -208,21 +208,6 @@ impl OpenFile for RangeReader {
             }
             None => Err(io::ErrorKind::NotFound.into()),
         }
-    }
-}
-
-struct LocalFile {
-    file: File,
-    size_bytes: u64,
-}
-
-impl ReadAt for LocalFile {
-    fn size_bytes(&self) -> u64 {
-        self.size_bytes
-    }
-
-    fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        self.file.read_exact_at(buffer, offset)
     }
 }
 

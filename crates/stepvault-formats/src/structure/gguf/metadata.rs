@@ -49,10 +49,7 @@ pub(super) fn alignment_bytes(cursor: &mut Cursor<'_>, pairs: u64) -> Result<u64
         }
         keys.add(key)?;
     }
-    match keys.twice() {
-        Some(key) => Err(broken!("the header has key {} twice", shown(key))),
-        None => Ok(alignment),
-    }
+    keys.twice().map_or(Ok(alignment), |key| Err(broken!("the header has key {} twice", shown(key))))
 }
 
 fn value(cursor: &mut Cursor<'_>, kind: u32, at: u64, key: &str) -> Result<(), Fault> {

@@ -107,10 +107,7 @@ fn table(cursor: &mut Cursor<'_>, tensors: u64) -> Result<Vec<Placed>, Fault> {
         names.add(tensor.name.clone())?;
         table.push(tensor);
     }
-    match names.twice() {
-        Some(name) => Err(broken!("the header names tensor {} twice", shown(name))),
-        None => Ok(table),
-    }
+    names.twice().map_or(Ok(table), |name| Err(broken!("the header names tensor {} twice", shown(name))))
 }
 
 fn tensor(cursor: &mut Cursor<'_>) -> Result<Placed, Fault> {

@@ -107,12 +107,6 @@ fn read_manifest(store: &mut Store<'_>, name: &str, budget: &mut Budget) -> Resu
     read_root(&bytes, &path, budget)
 }
 
-/// A node that has not been read yet.
-struct Pending {
-    child: Child,
-    height: u8,
-}
-
 /// Reads every node below `root`, checks that each agrees with its parent's reference, and passes every key to
 /// `visit`.
 ///
@@ -132,21 +126,20 @@ fn walk(
             root.height
         ));
     }
-    let mut pending = vec![Pending {
-        child: Child {
-            file: file.clone(),
-            location: *location,
-            statistics: root.statistics,
-            prefix: Vec::new(),
-            first_key: Vec::new(),
-        },
-        height: root.height,
-    }];
-    while let Some(Pending { child, height }) = pending.pop() {
-        let what = named(store, &child.file, child.location.offset);
+    let first = Child {
+        file: file.clone(),
+        location: *location,
+        statistics: root.statistics,
+        prefix: Vec::new(),
+        first_key: Vec::new(),
+    };
+    // The nodes that have not been read yet, each with its height.
+    let mut pending = vec![(first, root.height)];
+    while let Some((child, height)) = pending.pop() {
+        let path = store.directory.path_of(&child.file.path);
+        let what = format!("the index node at byte {} of {path}", child.location.offset);
         budget.spend(child.location.length_bytes, &what)?;
         let encoded = store.read(&child.file.path, child.location, MAX_PIECE_BYTES, &what)?;
-        let path = store.directory.path_of(&child.file.path);
         store.collect(path, child.location.offset, &encoded, "the index node");
         let expected =
             Expected { height, base: child.file.base(), prefix: &child.prefix, first_key: &child.first_key };
@@ -154,22 +147,14 @@ fn walk(
         let outcome = node::read(&encoded, &expected, &what, budget, &mut *each)?;
         drop(each);
         compare(child.statistics, outcome.statistics, &what)?;
-        let below = outcome
-            .children
-            .into_iter()
-            .rev()
-            .map(|child| Pending { child, height: height.saturating_sub(1) });
-        pending.extend(below);
+        let below = outcome.children.into_iter().rev();
+        pending.extend(below.map(|child| (child, height.saturating_sub(1))));
     }
     Ok(())
 }
 
 /// A callback for each key and its value, with access to the files.
 type WalkVisit<'v> = dyn FnMut(&mut Store<'_>, &[u8], node::Value<'_>, &mut Budget) -> Result<(), Fault> + 'v;
-
-fn named(store: &Store<'_>, file: &DataFile, offset: u64) -> String {
-    format!("the index node at byte {offset} of {}", store.directory.path_of(&file.path))
-}
 
 fn compare(said: Statistics, found: Statistics, what: &str) -> Result<(), Fault> {
     if said == found {

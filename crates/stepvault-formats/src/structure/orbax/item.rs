@@ -110,10 +110,8 @@ fn check_strings(item: Directory<'_>, structure: &Structure) -> Result<(), Fault
         return Ok(());
     }
     let strings = strings.ok_or_else(|| missing(item, STRINGS_NAME))?;
-    match names.iter().find(|name| !strings.contains_key(name.as_str())) {
-        Some(name) => Err(no_array(item, name, &item.path_of(STRINGS_NAME))),
-        None => Ok(()),
-    }
+    let lost = names.iter().find(|name| !strings.contains_key(name.as_str()));
+    lost.map_or(Ok(()), |name| Err(no_array(item, name, &item.path_of(STRINGS_NAME))))
 }
 
 fn no_array(item: Directory<'_>, name: &str, place: &str) -> Fault {

@@ -39,10 +39,7 @@ pub struct Tensor {
 /// check.
 pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
     tensors(source)?;
-    match unwritten_end(source)? {
-        Some(why) => Err(Fault::Unknown(why)),
-        None => Ok(()),
-    }
+    unwritten_end(source)?.map_or(Ok(()), |why| Err(Fault::Unknown(why)))
 }
 
 /// Returns the tensors of a sound file, in the byte order of their names.

@@ -94,10 +94,7 @@ fn each_tensor(
         }
     })
     .map_err(|fault| fault.in_file(&index_path))?;
-    match shards {
-        Some(_) => Ok(()),
-        None => Err(broken!("{index_path} has no entries")),
-    }
+    shards.map(drop).ok_or_else(|| broken!("{index_path} has no entries"))
 }
 
 fn hold(tree: &Tree, path: &str, end: u64, name: &str) -> Result<(), Fault> {
