@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
-use stepvault_core::ids::RunName;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, Result, RunName};
 use stepvault_local::sealed::StepScan;
 use stepvault_local::vault::Vault;
 use tokio::task::JoinSet;

@@ -3,13 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stepvault_core::Result;
 use stepvault_core::manifest::{PartManifest, Shape, SymlinkEntry};
-use stepvault_core::path::RelativePath;
 use stepvault_core::placement::Content;
 use stepvault_core::shares::tree_sha256;
 use stepvault_core::step_origin::StepOrigin;
-use stepvault_core::timestamp::Timestamp;
+use stepvault_core::{RelativePath, Result, Timestamp};
 use stepvault_formats::not_checkpoint::may_hold_state;
 use stepvault_local::seal_record::{SealRecord, SealedFile, SnapshotMethod};
 use stepvault_local::tree::Tree;

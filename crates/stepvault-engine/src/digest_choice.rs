@@ -4,8 +4,7 @@ use std::sync::OnceLock;
 use std::time::Instant;
 
 use futures::future::select_ok;
-use stepvault_core::digest::{DigestAlgorithm, Sha256Digest};
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{DigestAlgorithm, Error, ErrorKind, Result, Sha256Digest};
 use stepvault_local::sealed::SealedStep;
 
 use crate::blocking::blocking;

@@ -3,11 +3,9 @@
 use std::time::Duration;
 
 use stepvault_core::codec::FORMAT;
-use stepvault_core::digest::Sha256Digest;
 use stepvault_core::keys::{KeyKind, WRITER_LEASES};
-use stepvault_core::nodes::Writer;
 use stepvault_core::records::WriterLease;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, Result, Sha256Digest, Writer};
 use stepvault_local::vault::Vault;
 
 use crate::blocking::blocking;

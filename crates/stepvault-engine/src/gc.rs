@@ -9,11 +9,9 @@ use futures::{StreamExt, stream};
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::codec::{FORMAT, MAX_RECORD_BYTES};
-use stepvault_core::ids::StepId;
 use stepvault_core::keys::{KeyKind, ResumePoint};
-use stepvault_core::observe::Observer;
 use stepvault_core::records::{GcRecord, Tombstone};
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, Observer, Result, StepId};
 use stepvault_remote::store::ObjectInfo;
 
 use crate::outage::is_outage;

@@ -5,10 +5,8 @@
 
 use std::path::{Path, PathBuf};
 
-use stepvault_core::observe::{Event, Observer, Tier};
 use stepvault_core::step_origin::BestName;
-use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, Event, Observer, Result, Tier, Timestamp};
 use stepvault_formats::check::{StepCheck, check_extent};
 use stepvault_formats::deep::{DeepCheck, read_step};
 use stepvault_formats::detect::{Detection, detect};

@@ -8,13 +8,10 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 use stepvault_core::codec::FORMAT;
-use stepvault_core::ids::{Attempt, RunName, StepId};
 use stepvault_core::keys::{KeyKind, LAUNCHES};
 use stepvault_core::launch::{LaunchName, LaunchRecord, attempt_of};
-use stepvault_core::nodes::{NodePlace, NodeSet};
 use stepvault_core::placement::LaunchSpan;
-use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Attempt, Error, ErrorKind, NodePlace, NodeSet, Result, RunName, StepId, Timestamp};
 use stepvault_local::vault::Vault;
 
 use crate::blocking::{in_order, sealed_steps};

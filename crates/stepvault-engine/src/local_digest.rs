@@ -3,11 +3,10 @@
 use std::ops::Range;
 use std::path::Path;
 
-use stepvault_core::digest::{DigestAlgorithm, PartDigest, PartHasher};
+use stepvault_core::digest::PartHasher;
 use stepvault_core::file_parts::FileParts;
 use stepvault_core::manifest::{FileEntry, PartManifest};
-use stepvault_core::observe::{Event, Observer, Tier};
-use stepvault_core::{Error, Result};
+use stepvault_core::{DigestAlgorithm, Error, Event, Observer, PartDigest, Result, Tier};
 use stepvault_local::seal_record::SealedFile;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::source::SourceFile;

@@ -3,15 +3,12 @@
 use std::collections::BTreeMap;
 
 use futures::future::join_all;
-use stepvault_core::Result;
-use stepvault_core::clock::Clock;
 use stepvault_core::codec::{decode, encode};
 use stepvault_core::drain::{DrainRecord, LeftStep, UnderWay, uploads_under_way};
 use stepvault_core::given_up::{GivenUpRecord, GivenUpStep};
-use stepvault_core::ids::{NodeName, RemoteName, RunName, StepId};
 use stepvault_core::keys::{DRAINS, GIVEN_UP, STARTS};
 use stepvault_core::starts::{Start, StartHistory, merged};
-use stepvault_core::timestamp::Timestamp;
+use stepvault_core::{Clock, NodeName, RemoteName, Result, RunName, StepId, Timestamp};
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 

@@ -2,8 +2,7 @@
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use stepvault_core::ids::RunName;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, Result, RunName};
 use stepvault_local::vault::Vault;
 
 use crate::blocking::blocking;

@@ -1,7 +1,6 @@
 //! Reports an operation on a step to the observer, from its start to its end.
 
-use stepvault_core::Error;
-use stepvault_core::observe::{Event, Observer, Operation};
+use stepvault_core::{Error, Event, Observer, Operation};
 use tokio::time::Instant;
 
 /// An operation that was reported as started. At most one of its methods reports how it ended: none does where a restore

@@ -7,14 +7,10 @@
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
-use stepvault_core::Result;
-use stepvault_core::digest::Sha256Digest;
-use stepvault_core::ids::{Attempt, RunName, Step, StepId};
 use stepvault_core::manifest::SymlinkEntry;
-use stepvault_core::path::RelativePath;
 use stepvault_core::placement::ResumedFrom;
 use stepvault_core::shares::tree_sha256;
-use stepvault_core::timestamp::Timestamp;
+use stepvault_core::{Attempt, RelativePath, Result, RunName, Sha256Digest, Step, StepId, Timestamp};
 use stepvault_local::tree::Tree;
 use stepvault_local::vault::Vault;
 

@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, Result, Timestamp};
 use stepvault_formats::sizes::{HeaderKind, HeaderSizes, header_sizes, header_sizes_of};
 use stepvault_formats::soundness::Fault;
 use stepvault_formats::tree::{EntryKind, Tree};

@@ -8,11 +8,8 @@ use futures::{StreamExt, TryStreamExt, stream};
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::commit::{Commit, CommittedPart, FoundPart};
-use stepvault_core::digest::Sha256Digest;
-use stepvault_core::ids::StepId;
 use stepvault_core::manifest::{FileEntry, PartManifest};
-use stepvault_core::observe::{Event, Observer};
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, Event, Observer, Result, Sha256Digest, StepId};
 use stepvault_local::sealed::SealedStep;
 
 use crate::blocking::blocking;

@@ -7,8 +7,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat, Times
 use rustix::io::{Errno, Result};
 use rustix::path::Arg;
 use stepvault_core::manifest::MODE_MASK;
-use stepvault_core::path::RelativePath;
-use stepvault_core::timestamp::Timestamp;
+use stepvault_core::{RelativePath, Timestamp};
 
 /// Flags to open a directory.
 pub(crate) const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);

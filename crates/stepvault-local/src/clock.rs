@@ -1,8 +1,7 @@
 //! The machine's clock. It decides whether files have been unchanged for long enough, but nothing that deletes on a
 //! remote.
 
-use stepvault_core::clock::Clock;
-use stepvault_core::timestamp::Timestamp;
+use stepvault_core::{Clock, Timestamp};
 
 /// Returns the machine's time.
 pub fn now() -> Timestamp {

@@ -8,8 +8,7 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 use stepvault_core::digest::ContentHasher;
 use stepvault_core::manifest::{DirectoryEntry, FileEntry, Shape, SymlinkEntry};
-use stepvault_core::path::RelativePath;
-use stepvault_core::{ErrorKind, Result};
+use stepvault_core::{ErrorKind, RelativePath, Result};
 
 use crate::beneath::{Beneath, name_of};
 use crate::durable::parent_of;

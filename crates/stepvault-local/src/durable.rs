@@ -13,8 +13,7 @@ use std::time::Duration;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use stepvault_core::manifest::DirectoryEntry;
-use stepvault_core::path::RelativePath;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, RelativePath, Result};
 
 use crate::beneath::DIRECTORY;
 use crate::errors::{self, IoAt as _};

@@ -7,9 +7,8 @@
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Mode};
-use stepvault_core::Result;
 use stepvault_core::config::LinkPolicy;
-use stepvault_core::path::RelativePath;
+use stepvault_core::{RelativePath, Result};
 
 use crate::beneath::times;
 use crate::errors::IoAt as _;

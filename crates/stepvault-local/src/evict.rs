@@ -3,9 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
-use stepvault_core::ids::{RemoteName, RunName, StepId};
-use stepvault_core::path::RelativePath;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, RelativePath, RemoteName, Result, RunName, StepId};
 
 use crate::durable;
 use crate::errors;

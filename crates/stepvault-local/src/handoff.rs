@@ -13,10 +13,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use stepvault_core::digest::Sha256Digest;
 use stepvault_core::manifest::MODE_MASK;
-use stepvault_core::path::RelativePath;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, RelativePath, Result, Sha256Digest};
 
 use crate::beneath::{Beneath, Facts, name_of, times};
 use crate::errors::{self, IoAt as _};

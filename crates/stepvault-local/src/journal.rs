@@ -15,11 +15,10 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use stepvault_core::codec::FORMAT;
-use stepvault_core::digest::{Crc32c, PartDigest, Sha256Digest};
-use stepvault_core::ids::{RemoteName, RunName, StepId};
-use stepvault_core::path::RelativePath;
-use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{
+    Crc32c, Error, ErrorKind, PartDigest, RelativePath, RemoteName, Result, RunName, Sha256Digest, StepId,
+    Timestamp,
+};
 
 use crate::errors::{self, IoAt as _};
 use crate::sealed::SEAL;

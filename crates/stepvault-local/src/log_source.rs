@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
-use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, Result, Timestamp};
 
 use crate::errors::{self, IoAt as _};
 use crate::survey;

@@ -3,11 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use stepvault_core::codec::{FORMAT, MAX_RECORD_BYTES, Record, decode, encode};
-use stepvault_core::digest::Sha256Digest;
-use stepvault_core::ids::{RunName, StepId};
-use stepvault_core::path::RelativePath;
 use stepvault_core::records::Pin;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, RelativePath, Result, RunName, Sha256Digest, StepId};
 
 use crate::durable;
 use crate::sealed::read_record;

@@ -8,8 +8,7 @@ use rustix::fs::{AtFlags, Dir, Mode};
 use rustix::io::Errno;
 use stepvault_core::manifest::{DirectoryEntry, MODE_MASK, Shape};
 use stepvault_core::members::MemberSet;
-use stepvault_core::path::RelativePath;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, RelativePath, Result};
 
 use crate::beneath::{Beneath, DIRECTORY, Facts, name_of, times};
 use crate::errors::{self, IoAt as _};

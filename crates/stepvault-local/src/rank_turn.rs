@@ -8,12 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use stepvault_core::clock::Clock as _;
 use stepvault_core::codec::{FORMAT, Record, decode, encode};
-use stepvault_core::digest::Sha256Digest;
 use stepvault_core::starts::Process;
-use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Clock as _, Error, ErrorKind, Result, Sha256Digest, Timestamp};
 
 use crate::clock::SystemClock;
 use crate::durable;

@@ -22,9 +22,7 @@ use rustix::fs::{CWD, FileType, Mode};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use stepvault_core::codec::{FORMAT, Record, encode};
-use stepvault_core::digest::Sha256Digest;
-use stepvault_core::ids::Step;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, Result, Sha256Digest, Step};
 
 use crate::beneath::{Beneath, Facts};
 use crate::durable::{self, Barrier, CreateOutcome};

@@ -6,14 +6,11 @@ use std::time::Duration;
 use rustix::io::Errno;
 use stepvault_core::codec::{FORMAT, MAX_RECORD_BYTES, Record as _, encode, encoded_bytes};
 use stepvault_core::config::LinkPolicy;
-use stepvault_core::digest::DigestAlgorithm;
-use stepvault_core::ids::{RunName, StepId};
 use stepvault_core::keys::check_step_name;
 use stepvault_core::manifest::Shape;
-use stepvault_core::nodes::{NodeSet, Writer};
-use stepvault_core::path::RelativePath;
-use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{
+    DigestAlgorithm, Error, ErrorKind, NodeSet, RelativePath, Result, RunName, StepId, Timestamp, Writer,
+};
 
 use crate::durable::{self, parent_of};
 use crate::rename::{self, Place};

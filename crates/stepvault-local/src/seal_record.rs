@@ -5,22 +5,20 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use stepvault_core::codec::{FORMAT, Record, encoded_bytes};
-use stepvault_core::digest::{DigestAlgorithm, PartDigest, Sha256Digest};
 use stepvault_core::forecast::Taken;
-use stepvault_core::ids::{Attempt, NodeName, RunName, StepId};
 use stepvault_core::keys::check_step_name;
 use stepvault_core::launch::LaunchName;
 use stepvault_core::links::check_links;
 use stepvault_core::manifest::{
     DirectoryEntry, FileEntry, MAX_ENTRIES, MODE_MASK, PartManifest, Shape, SymlinkEntry, is_zero,
 };
-use stepvault_core::nodes::NodeSet;
-use stepvault_core::path::RelativePath;
 use stepvault_core::placement::LiveSave;
 use stepvault_core::shares::{own_share, tree_sha256};
 use stepvault_core::step_origin::StepOrigin;
-use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, ErrorKind, Result, members};
+use stepvault_core::{
+    Attempt, DigestAlgorithm, Error, ErrorKind, NodeName, NodeSet, PartDigest, RelativePath, Result, RunName,
+    Sha256Digest, StepId, Timestamp, members,
+};
 
 /// How a file was copied into the vault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

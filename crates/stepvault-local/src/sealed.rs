@@ -8,13 +8,11 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use stepvault_core::codec::{FORMAT, MAX_RECORD_BYTES, Record, decode, encode};
-use stepvault_core::digest::Sha256Digest;
-use stepvault_core::ids::{RemoteName, RunName, StepId};
 use stepvault_core::manifest::{PartManifest, Shape};
-use stepvault_core::path::RelativePath;
 use stepvault_core::step_origin::StepOrigin;
-use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{
+    Error, ErrorKind, RelativePath, RemoteName, Result, RunName, Sha256Digest, StepId, Timestamp,
+};
 
 use crate::durable::{self, CreateOutcome};
 use crate::rename::{self, Place};

@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use stepvault_core::file_parts::MINIMUM_PART_SIZE_BYTES;
-use stepvault_core::path::RelativePath;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, RelativePath, Result};
 
 use crate::beneath::{Beneath, Facts, name_of, times};
 use crate::errors::{self, IoAt as _};

@@ -19,11 +19,8 @@ use parking_lot::Mutex;
 use rustix::fs::{Advice, AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use stepvault_core::config::RestoreSync;
-use stepvault_core::digest::Sha256Digest;
 use stepvault_core::manifest::{MODE_MASK, check_link_target};
-use stepvault_core::path::RelativePath;
-use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, RelativePath, Result, Sha256Digest, Timestamp};
 
 use crate::beneath::{Beneath, DIRECTORY, Facts, name_of, times};
 use crate::errors::{self, IoAt as _};

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use stepvault_core::codec::{decode, encode};
-use stepvault_core::ids::RunName;
 use stepvault_core::starts::{Start, StartHistory, merged};
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, Result, RunName};
 
 use crate::lock::{self, Lock};
 use crate::vault::Vault;

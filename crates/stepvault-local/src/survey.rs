@@ -10,8 +10,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
-use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, Result, Timestamp};
 use stepvault_formats::tree::{Entry, EntryKind, OpenFile, ReadAt, Tree};
 
 use crate::beneath::Beneath;

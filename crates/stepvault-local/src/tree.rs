@@ -9,14 +9,11 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Dir, FileType};
 use rustix::io::Errno;
 use stepvault_core::config::LinkPolicy;
-use stepvault_core::digest::Sha256Digest;
 use stepvault_core::forecast::Taken;
 use stepvault_core::links::check_links;
 use stepvault_core::manifest::{DirectoryEntry, MAX_ENTRIES, Shape, SymlinkEntry, check_link_target};
-use stepvault_core::path::RelativePath;
 use stepvault_core::step_origin::StepOrigin;
-use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, RelativePath, Result, Sha256Digest, Timestamp};
 
 use crate::beneath::{Beneath, Facts, name_of};
 use crate::errors::{self, IoAt as _};

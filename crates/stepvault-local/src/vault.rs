@@ -20,12 +20,10 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use stepvault_core::codec::{decode, encode};
-use stepvault_core::digest::Sha256Digest;
 use stepvault_core::disk_facts::{MountFacts, Nature};
-use stepvault_core::ids::{RunName, StepId};
 use stepvault_core::records::VaultMarker;
 use stepvault_core::vault_place::{Machine, VaultPlace};
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, Result, RunName, Sha256Digest, StepId};
 
 use crate::errors::IoAt as _;
 use crate::lock::VaultLock;

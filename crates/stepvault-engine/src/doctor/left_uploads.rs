@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use stepvault_core::keys::RunKeys;
-use stepvault_core::remote_settings::RemoteSettings;
-use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, RemoteSettings, Result, Timestamp};
 use stepvault_diagnose::doctor::Finding;
 use stepvault_diagnose::doctor::remote::{self as judge, LeftUpload, LeftUploads};
 use stepvault_remote::examine::Examined;

@@ -6,13 +6,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use stepvault_core::clock::Clock;
-use stepvault_core::digest::DigestAlgorithm;
 use stepvault_core::keys::RunKeys;
-use stepvault_core::observe::SilentObserver;
-use stepvault_core::remote_settings::RemoteSettings;
-use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{
+    Clock, DigestAlgorithm, Error, ErrorKind, RemoteSettings, Result, SilentObserver, Timestamp,
+};
 use stepvault_diagnose::doctor::remote::{self as judge, Guarantee, MeasuredRates};
 use stepvault_diagnose::doctor::{Check, Finding};
 use stepvault_remote::examine::{ExamineError, Examined};

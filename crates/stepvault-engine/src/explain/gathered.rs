@@ -7,11 +7,8 @@ use std::time::{Duration, Instant};
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use stepvault_core::clock::Clock;
-use stepvault_core::ids::RunName;
 use stepvault_core::starts::RestartLoopRule;
-use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Clock, Error, ErrorKind, Result, RunName, Timestamp};
 use stepvault_diagnose::explain::{Cause, Evidence, LogScan, Scanner, evidence_of};
 use stepvault_formats::profile::ProfileSet;
 use stepvault_local::log_source::{kernel_log, open};

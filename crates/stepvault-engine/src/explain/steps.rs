@@ -2,9 +2,8 @@
 
 use std::path::Path;
 
-use stepvault_core::Result;
 use stepvault_core::forecast::Taken;
-use stepvault_core::timestamp::Timestamp;
+use stepvault_core::{Result, Timestamp};
 use stepvault_diagnose::explain::{Cause, Evidence};
 use stepvault_formats::find::FindOptions;
 use stepvault_formats::profile::ProfileSet;

@@ -1,10 +1,8 @@
 //! Decides which step a checkpoint is by the launches of its job, on whose attempts the nodes agree on the first remote.
 
-use stepvault_core::Result;
-use stepvault_core::ids::{Attempt, StepId};
 use stepvault_core::launch::LaunchName;
 use stepvault_core::placement::{Decision, Evidence, KnownStep, LeftAlone, Line, Placement};
-use stepvault_core::timestamp::Timestamp;
+use stepvault_core::{Attempt, Result, StepId, Timestamp};
 
 use super::PlacementQuery;
 use crate::launches::Launches;

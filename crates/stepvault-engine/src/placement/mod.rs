@@ -14,15 +14,11 @@ pub use provisional::{Determined, Outcome, determine_attempts, make_provisional_
 pub use remarks::evidence_text;
 pub(crate) use remarks::{refused, report};
 use stepvault_core::commit::Commit;
-use stepvault_core::ids::{Attempt, RunName, Step, StepId};
 use stepvault_core::manifest::{PartManifest, Shape};
-use stepvault_core::nodes::Writer;
-use stepvault_core::observe::Observer;
 use stepvault_core::placement::{Content, Decision, Facts, KnownStep, LeftAlone, Line, Placement, decide};
 use stepvault_core::records::Tombstone;
 use stepvault_core::step_origin::StepOrigin;
-use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Attempt, Error, ErrorKind, Observer, Result, RunName, Step, StepId, Timestamp, Writer};
 use stepvault_formats::step_name;
 use stepvault_local::compare::{has_bytes_of_entries, has_bytes_of_entry, has_file_of};
 use stepvault_local::seal_record::{AttemptOrigin, AttemptState};

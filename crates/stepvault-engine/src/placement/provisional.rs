@@ -4,12 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use stepvault_core::ids::{RunName, StepId};
-use stepvault_core::nodes::{NodePlace, Writer};
-use stepvault_core::observe::Observer;
 use stepvault_core::placement::{Decision, LeftAlone, Placement};
-use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, NodePlace, Observer, Result, RunName, StepId, Timestamp, Writer};
 use stepvault_local::seal_record::AttemptState;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;

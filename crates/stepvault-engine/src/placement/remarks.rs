@@ -3,10 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use stepvault_core::ids::StepId;
-use stepvault_core::observe::Observer;
 use stepvault_core::placement::{Concern, Decision, Evidence, LeftAlone, Placement};
-use stepvault_core::{Error, ErrorKind};
+use stepvault_core::{Error, ErrorKind, Observer, StepId};
 
 /// Returns what a user should know of a decision: that an attempt begins, and where numbers and times contradict each
 /// other.

@@ -18,12 +18,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use stepvault_core::codec::encode;
-use stepvault_core::digest::PartDigest;
-use stepvault_core::ids::StepId;
 use stepvault_core::keys::{KeyKind, PARTS, TOMBSTONES};
 use stepvault_core::manifest::PartManifest;
-use stepvault_core::observe::{Observer, Operation, OperationKind};
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, Observer, Operation, OperationKind, PartDigest, Result, StepId};
 use stepvault_remote::store::Created;
 
 use super::PruneReport;

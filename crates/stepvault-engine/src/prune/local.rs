@@ -7,15 +7,14 @@ use std::sync::Arc;
 
 use stepvault_core::codec::decode;
 use stepvault_core::commit::Commit;
-use stepvault_core::digest::Sha256Digest;
-use stepvault_core::ids::{RemoteName, RunName, StepId};
-use stepvault_core::observe::{Observer, Operation, OperationKind, Tier};
 use stepvault_core::retention::{
     Decision, Elsewhere, Guards, KeepRules, LocalLimits, Needed, RetentionPlan, StepFacts, TierView,
     Unproven, Verdict, Verified, abandoned_steps, make_room, plan,
 };
-use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, ErrorKind, Result, words};
+use stepvault_core::{
+    Error, ErrorKind, Observer, Operation, OperationKind, RemoteName, Result, RunName, Sha256Digest, StepId,
+    Tier, Timestamp, words,
+};
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::space;
 use stepvault_local::vault::Vault;

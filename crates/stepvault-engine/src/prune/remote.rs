@@ -4,15 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use stepvault_core::Result;
 use stepvault_core::commit::Commit;
-use stepvault_core::ids::StepId;
-use stepvault_core::observe::Observer;
 use stepvault_core::retention::{
     Elsewhere, Guards, KeepRules, LocalLimits, Needed, RetentionPlan, StepFacts, TierView, Verdict, Verified,
     abandoned_steps, plan,
 };
-use stepvault_core::timestamp::Timestamp;
+use stepvault_core::{Observer, Result, StepId, Timestamp};
 
 use super::PruneReport;
 use super::erasure::{Erasure, StepToRemove, Tombstones};

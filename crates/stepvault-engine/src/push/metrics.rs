@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use stepvault_core::config::RunSettings;
-use stepvault_core::path::RelativePath;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, RelativePath, Result};
 use stepvault_local::durable::read_bounded;
 
 /// Maximum size of a metrics file that is read.

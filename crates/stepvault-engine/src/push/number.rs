@@ -1,8 +1,7 @@
 //! Numbers the checkpoints that a trainer saves one after another under the same name, where neither the name nor the content
 //! tells their number.
 
-use stepvault_core::ids::Step;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, Result, Step};
 use stepvault_formats::step_name;
 use stepvault_local::sealed::SealedStep;
 

@@ -5,13 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stepvault_core::config::LinkPolicy;
-use stepvault_core::digest::DigestAlgorithm;
-use stepvault_core::ids::{Attempt, RunName, Step, StepId};
 use stepvault_core::keys::check_step_name;
-use stepvault_core::observe::{Observer, Operation, OperationKind, Tier};
-use stepvault_core::path::RelativePath;
 use stepvault_core::placement::{Decision, KnownStep, LeftAlone, Placement};
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{
+    Attempt, DigestAlgorithm, Error, ErrorKind, Observer, Operation, OperationKind, RelativePath, Result,
+    RunName, Step, StepId, Tier,
+};
 use stepvault_formats::find::LONGEST_SAVE_SECONDS;
 use stepvault_formats::not_checkpoint::may_hold_state;
 use stepvault_formats::step_name;

@@ -9,11 +9,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::{StreamExt, stream};
-use stepvault_core::ids::StepId;
-use stepvault_core::observe::SilentObserver;
 use stepvault_core::retention::best_step;
 use stepvault_core::step_origin::BestName;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, Result, SilentObserver, StepId};
 
 use super::candidates::{Candidate, Candidates};
 use super::handoff::write_best_copies;

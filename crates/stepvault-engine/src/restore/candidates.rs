@@ -5,9 +5,7 @@ use std::fmt::Display;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use stepvault_core::ids::StepId;
-use stepvault_core::observe::Tier;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, Result, StepId, Tier};
 use stepvault_local::sealed::SealedStep;
 use stepvault_remote::store::ObjectInfo;
 use tokio::time::sleep;

@@ -28,9 +28,7 @@ mod resolve;
 use std::sync::Arc;
 
 use futures::future::join_all;
-use stepvault_core::ids::StepId;
-use stepvault_core::observe::{Operation, OperationKind};
-use stepvault_core::{ErrorKind, Result};
+use stepvault_core::{ErrorKind, Operation, OperationKind, Result, StepId};
 use stepvault_local::vault::Vault;
 
 use crate::blocking::blocking;

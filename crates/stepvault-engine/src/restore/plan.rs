@@ -8,10 +8,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::document::StepIdMembers;
-use stepvault_core::ids::StepId;
-use stepvault_core::observe::Tier;
-use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, Result, StepId, Tier, Timestamp};
 use stepvault_formats::handoff::HandoffPlan;
 
 use super::candidates::{Candidate, Candidates, Faults};

@@ -7,10 +7,8 @@
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use stepvault_core::Result;
-use stepvault_core::ids::{RemoteName, RunName};
 use stepvault_core::records::VaultMarker;
-use stepvault_core::remote_settings::RemoteSettings;
+use stepvault_core::{RemoteName, RemoteSettings, Result, RunName};
 use stepvault_local::vault::Vault;
 
 use crate::blocking::blocking;

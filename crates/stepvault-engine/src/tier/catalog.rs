@@ -7,13 +7,10 @@ use futures::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 use stepvault_core::codec::{FORMAT, Record, decode, encode};
 use stepvault_core::commit::{Commit, CommittedPart, FoundPart};
-use stepvault_core::digest::Sha256Digest;
-use stepvault_core::ids::{Attempt, NodeName, StepId};
 use stepvault_core::keys::{CLAIMS, COMMITS, PINS};
 use stepvault_core::manifest::PartManifest;
-use stepvault_core::nodes::NodeSet;
 use stepvault_core::records::Pin;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Attempt, Error, ErrorKind, NodeName, NodeSet, Result, Sha256Digest, StepId};
 use stepvault_local::notes::MAX_NOTE_BYTES;
 use stepvault_remote::store::ObjectInfo;
 

@@ -2,9 +2,7 @@
 //! about 15 requests; and its concurrency limit, so that the next process starts there.
 
 use serde::{Deserialize, Serialize};
-use stepvault_core::Result;
-use stepvault_core::digest::{DigestAlgorithm, Sha256Digest};
-use stepvault_core::timestamp::Timestamp;
+use stepvault_core::{DigestAlgorithm, Result, Sha256Digest, Timestamp};
 use stepvault_local::clock;
 use stepvault_local::vault::Vault;
 use stepvault_remote::probe::{StoreGuarantees, probe};

@@ -7,11 +7,10 @@ use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 use stepvault_core::codec::FORMAT;
-use stepvault_core::ids::StepId;
 use stepvault_core::keys::{KeyKind, RETIRED, TOMBSTONES};
 use stepvault_core::records::Tombstone;
 use stepvault_core::retired::{RetiredRecord, RetiredSteps};
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, Result, StepId};
 use stepvault_remote::store::ObjectInfo;
 use tokio::time::Instant;
 

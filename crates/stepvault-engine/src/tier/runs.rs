@@ -3,10 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::TryStreamExt as _;
-use stepvault_core::Result;
-use stepvault_core::ids::{RunName, StepId};
 use stepvault_core::keys::{KeyKind, run_of};
-use stepvault_core::timestamp::Timestamp;
+use stepvault_core::{Result, RunName, StepId, Timestamp};
 use stepvault_remote::store::RemoteStore;
 
 /// The runs on a remote, and how much of it was listed.

@@ -10,11 +10,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
-use stepvault_core::Result;
-use stepvault_core::digest::Sha256Digest;
 use stepvault_core::given_up::GivenUpRecord;
-use stepvault_core::ids::{NodeName, Step, StepId};
 use stepvault_core::records::Claim;
+use stepvault_core::{NodeName, Result, Sha256Digest, Step, StepId};
 use stepvault_local::evict::Quarantined;
 use stepvault_local::sealed::{RemoteState, SealedStep, UploadState};
 use stepvault_local::vault::Vault;

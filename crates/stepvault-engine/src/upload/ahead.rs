@@ -10,13 +10,9 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::{Arc, PoisonError};
 
-use stepvault_core::Result;
-use stepvault_core::digest::DigestAlgorithm;
 use stepvault_core::file_parts::FileParts;
-use stepvault_core::ids::{RunName, StepId};
-use stepvault_core::nodes::Writer;
-use stepvault_core::path::RelativePath;
 use stepvault_core::shares::own_share;
+use stepvault_core::{DigestAlgorithm, RelativePath, Result, RunName, StepId, Writer};
 use stepvault_local::journal::JournalRecord;
 use stepvault_local::seal::{CopiedFile, SealRequest};
 use stepvault_local::sealed::SealedStep;

@@ -5,13 +5,10 @@ use std::time::Duration;
 
 use stepvault_core::codec::{FORMAT, encode};
 use stepvault_core::commit::{Commit, FoundPart};
-use stepvault_core::digest::{DigestAlgorithm, Sha256Digest};
-use stepvault_core::ids::NodeName;
 use stepvault_core::launch::LaunchName;
 use stepvault_core::manifest::PartManifest;
-use stepvault_core::observe::Event;
 use stepvault_core::records::Claim;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{DigestAlgorithm, Error, ErrorKind, Event, NodeName, Result, Sha256Digest};
 use stepvault_local::compare::has_bytes_of_entries;
 use stepvault_local::journal::Journal;
 use stepvault_local::seal_record::SealRecord;

@@ -8,11 +8,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use stepvault_core::digest::{DigestAlgorithm, PartDigest};
-use stepvault_core::ids::{RunName, StepId};
-use stepvault_core::path::RelativePath;
-use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, ErrorKind};
+use stepvault_core::{
+    DigestAlgorithm, Error, ErrorKind, PartDigest, RelativePath, RunName, StepId, Timestamp,
+};
 use stepvault_local::seal_record::SealedFile;
 use tokio::sync::OnceCell;
 

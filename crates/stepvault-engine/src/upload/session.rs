@@ -9,14 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use stepvault_core::digest::DigestAlgorithm;
 use stepvault_core::file_parts::FileParts;
-use stepvault_core::ids::{NodeName, RemoteName, StepId};
-use stepvault_core::observe::{Event, Observer, Operation, OperationKind};
-use stepvault_core::path::RelativePath;
 use stepvault_core::records::VaultMarker;
 use stepvault_core::remote_settings::{IGNORED_ATTRIBUTES_HINT, ReadBack};
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{
+    DigestAlgorithm, Error, ErrorKind, Event, NodeName, Observer, Operation, OperationKind, RelativePath,
+    RemoteName, Result, StepId,
+};
 use stepvault_local::journal::{FileProgress, Journal, JournalRecord, JournalState, read_state};
 use stepvault_local::seal_record::{SealRecord, SealedFile};
 use stepvault_local::sealed::SealedStep;

@@ -2,11 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stepvault_core::ids::Step;
 use stepvault_core::keys::check_step_name;
-use stepvault_core::nodes::Writer;
 use stepvault_core::step_origin::{BestName, MAX_BEST, StepOrigin};
-use stepvault_core::timestamp::Timestamp;
+use stepvault_core::{Step, Timestamp, Writer};
 
 use super::stated;
 use crate::pointer::PointerFound;

@@ -12,12 +12,11 @@ mod reports;
 use std::collections::BTreeSet;
 
 use stepvault_core::codec::FORMAT;
-use stepvault_core::ids::{Attempt, NodeName, StepId};
 use stepvault_core::keys::{DAMAGED, ResumePoint};
 use stepvault_core::launch::LaunchName;
 use stepvault_core::nodes::listed;
 use stepvault_core::records::{Availability, DamagedStep, Follower, Resume};
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Attempt, Error, ErrorKind, NodeName, Result, StepId};
 use tokio::time::{Duration, Instant};
 
 use super::plan::{Scope, Search, SkippedStep};

@@ -5,11 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepvault_core::codec::FORMAT;
-use stepvault_core::ids::{Attempt, NodeName, StepId};
 use stepvault_core::keys::ResumePoint;
-use stepvault_core::nodes::NodeSet;
 use stepvault_core::records::{Availability, StagedPart, StagedParts};
-use stepvault_core::{ErrorKind, Result};
+use stepvault_core::{Attempt, ErrorKind, NodeName, NodeSet, Result, StepId};
 use stepvault_local::sealed::SealedStep;
 use tokio::time::Instant;
 

@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use part::{FileRestore, fetch_part};
-use stepvault_core::observe::{Event, Tier};
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, Event, Result, Tier};
 use stepvault_local::space;
 use stepvault_local::staging::Staging;
 

@@ -9,9 +9,7 @@ use std::sync::Arc;
 
 use futures::StreamExt as _;
 use stepvault_core::manifest::{FileEntry, Shape};
-use stepvault_core::path::RelativePath;
-use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{ErrorKind, Result};
+use stepvault_core::{ErrorKind, RelativePath, Result, Timestamp};
 use stepvault_formats::tree::{Entry, EntryKind, OpenFile, ReadAt, Tree};
 use stepvault_local::handoff::is_own_name;
 use stepvault_local::survey::{OpenedFile, SurveyFiles, survey};

@@ -10,8 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stepvault_core::manifest::Shape;
-use stepvault_core::path::RelativePath;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, RelativePath, Result};
 use stepvault_formats::handoff::{
     FirstStart, HandoffPlan, PlannedPointer, Restored, in_the_way_of_a_first_start, kept_in_place, plan,
 };

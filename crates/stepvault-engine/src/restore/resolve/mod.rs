@@ -3,16 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use stepvault_core::codec::encode;
-use stepvault_core::digest::Sha256Digest;
-use stepvault_core::ids::StepId;
 use stepvault_core::include::IncludeFilter;
 use stepvault_core::links::check_links;
 use stepvault_core::manifest::{DirectoryEntry, FileEntry, PartManifest, Shape, SymlinkEntry};
 use stepvault_core::members::{self, MemberSet};
-use stepvault_core::observe::Tier;
-use stepvault_core::path::RelativePath;
 use stepvault_core::step_origin::{BestName, StepOrigin};
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, RelativePath, Result, Sha256Digest, StepId, Tier};
 use stepvault_local::compare::Entries;
 use stepvault_local::sealed::SealedStep;
 
