@@ -236,7 +236,7 @@ fn an_attempt_begins_with_the_first_step_of_a_launch_alone() {
     };
     assert_eq!(began(&[known(1, 500, 500)], 100), Some(Evidence::Launch));
     assert_eq!(began(&[known(1, 500, 500), known(2, 100, 1050)], 200), None);
-    // A step of the launch itself whose number nothing told is none that it went back from.
+    // The launch did not go back from its own step if no number of that step is known.
     assert_eq!(began(&[KnownStep { unnumbered: true, ..known(2, 500, 1050) }], 100), None);
 }
 

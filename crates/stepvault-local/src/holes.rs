@@ -53,9 +53,8 @@ pub(crate) fn hole_bytes(file: &File, size_bytes: u64) -> rustix::io::Result<u64
     Ok(size_bytes.saturating_sub(written_bytes))
 }
 
-/// Copies a range, from the positions of both files on; returns where it ended, which is earlier at the end of the source.
-/// Copies a piece of `source` to `target`, both of which stand at its start, and reports the bytes that `target` has so
-/// far. Returns the position that it reached: the end of the piece, or of the file.
+/// Copies a range of `source` to `target`, and reports the bytes that `target` has so far. Both files must be positioned at
+/// its start. Returns the position that it reached: the end of the range, or of the file.
 pub(crate) fn copy_piece(
     source: &File,
     target: &File,
@@ -65,7 +64,7 @@ pub(crate) fn copy_piece(
     let (reader, mut writer) = (source, target);
     let mut position = range.start;
     while position < range.end {
-        // Up to the next border of a file part, whatever the size of the file's parts is.
+        // Up to the next border of a file part of the smallest size; larger parts end at such borders too.
         let border = (position / MINIMUM_PART_SIZE_BYTES + 1) * MINIMUM_PART_SIZE_BYTES;
         let wanted = border.min(range.end) - position;
         let moved = io::copy(&mut reader.take(wanted), &mut writer)?;

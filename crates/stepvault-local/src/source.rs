@@ -36,8 +36,8 @@ impl SourceFile {
         Ok(source)
     }
 
-    /// Opens a copy of which only the first bytes may be written. [`check_unchanged`](Self::check_unchanged) holds for
-    /// it when all of it is.
+    /// Opens a copy whose end may not be written yet. [`check_unchanged`](Self::check_unchanged) holds for it when all
+    /// of it is.
     ///
     /// # Errors
     /// `SourceChanged` when another file is at its place, or none.

@@ -7,7 +7,7 @@ use stepvault_engine::upload::{CopiedStep, UploadAhead};
 
 use super::UploadWorker;
 
-/// A step of which the worker has seen that it is being copied into the vault.
+/// A step that the worker has seen being copied into the vault.
 #[derive(Debug)]
 pub(crate) struct Ahead {
     step: CopiedStep,

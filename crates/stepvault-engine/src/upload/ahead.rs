@@ -38,7 +38,7 @@ pub struct CopyInProgress(watch::Sender<Option<CopiedStep>>);
 #[derive(Debug, Clone)]
 pub struct CopiedStep {
     identity: Arc<Identity>,
-    /// Its files of several parts, the last of which may be unfinished; closed when the seal has ended.
+    /// Its files of several parts; the last one may be unfinished. Closed when the seal has ended.
     files: watch::Receiver<Vec<CopiedFile>>,
 }
 
@@ -93,7 +93,7 @@ pub struct ShownCopy {
 }
 
 impl ShownCopy {
-    /// Shows a file of which more was copied.
+    /// Shows that more of a file was copied.
     pub fn copied(&self, copy: &CopiedFile) {
         let is_first = self.files.borrow().is_empty();
         self.files.send_modify(|files| {
@@ -342,7 +342,7 @@ impl UploadAhead {
         sealed.and(handed).map(drop)
     }
 
-    /// Returns the files of which the journal now has all that was sent.
+    /// Returns the files whose parts are now in the journal, as far as they were sent.
     async fn write_journal(&self, sealed: &SealedStep) -> Result<BTreeSet<RelativePath>> {
         let (journal, state) = self.session.open_journal(sealed).await?;
         let mut written = BTreeSet::new();

@@ -14,11 +14,11 @@ use stepvault_local::seal::{CopiedFile, SealRequest, seal_reporting};
 use stepvault_local::seal_record::{AttemptOrigin, SnapshotMethod};
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::tree::Checkpoint;
-use stepvault_local::vault::Vault;
 use stepvault_remote::s3::StaticKeys;
 use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::gcs::StrictGcs;
 use stepvault_testkit::s3::StrictS3;
+use tokio::task::JoinHandle;
 
 use crate::harness::{Rig, asked, bytes, id, run_name, snapshot};
 
@@ -63,21 +63,6 @@ fn seal_request(rig: &Rig, source: &Path) -> SealRequest {
     }
 }
 
-/// Seals by copying, as slowly as `on_copied` lets it.
-fn seal_slowly(
-    vault: &Vault,
-    request: &SealRequest,
-    copy: &CopyInProgress,
-    mut on_copied: impl FnMut(&CopiedFile),
-) -> Result<SealedStep> {
-    let shown = copy.of_seal(request, request.expected.as_ref().unwrap());
-    let sealed = seal_reporting(vault, request, &mut |copied| {
-        shown.copied(copied);
-        on_copied(copied);
-    });
-    Ok(sealed?.step)
-}
-
 fn start() -> Arc<StrictS3> {
     Arc::new(StrictS3::start())
 }
@@ -117,6 +102,25 @@ impl Copied {
     }
 }
 
+/// Seals by copying, beside the test and as slowly as `on_copied` lets it, which also gets the number of parts so far.
+fn seal_slowly(
+    rig: &Rig,
+    request: &SealRequest,
+    copy: &CopyInProgress,
+    mut on_copied: impl FnMut(&CopiedFile, usize) + Send + 'static,
+) -> JoinHandle<Result<SealedStep>> {
+    let (vault, request, copy) = (rig.vault.clone(), request.clone(), copy.clone());
+    tokio::task::spawn_blocking(move || {
+        let shown = copy.of_seal(&request, request.expected.as_ref().unwrap());
+        let mut count = Copied::default();
+        let sealed = seal_reporting(&vault, &request, &mut |copied| {
+            shown.copied(copied);
+            on_copied(copied, count.parts(copied));
+        });
+        Ok(sealed?.step)
+    })
+}
+
 async fn sent_ahead(session: &UploadSession, copy: &CopyInProgress) -> UploadAhead {
     let step = copy.subscribe().wait_for(Option::is_some).await.unwrap().clone().unwrap();
     let mut ahead = session.send_ahead(step).await;
@@ -142,19 +146,12 @@ async fn seal_and_send_then(
     mut on_sent: impl FnMut(usize) + Send + 'static,
 ) -> (Result<SealedStep>, UploadAhead) {
     let copy = CopyInProgress::default();
-    let sealing = tokio::task::spawn_blocking({
-        let (vault, request, copy, server) =
-            (rig.vault.clone(), request.clone(), copy.clone(), Arc::clone(server));
-        move || {
-            let mut count = Copied::default();
-            seal_slowly(&vault, &request, &copy, |copied| {
-                let parts = count.parts(copied);
-                wait_until("the part on the store", || parts_there(&server) == parts);
-                assert!(vault.step(&run_name(), id(1, 100)).unwrap().is_none(), "it is not sealed yet");
-                assert_eq!(keys_of_step(&server), Vec::<String>::new());
-                on_sent(parts);
-            })
-        }
+    let (vault, server) = (rig.vault.clone(), Arc::clone(server));
+    let sealing = seal_slowly(rig, request, &copy, move |_, parts| {
+        wait_until("the part on the store", || parts_there(&server) == parts);
+        assert!(vault.step(&run_name(), id(1, 100)).unwrap().is_none(), "it is not sealed yet");
+        assert_eq!(keys_of_step(&server), Vec::<String>::new());
+        on_sent(parts);
     });
     let ahead = tokio::time::timeout(PATIENCE, sent_ahead(session, &copy)).await.unwrap();
     (sealing.await.unwrap(), ahead)
@@ -248,16 +245,10 @@ async fn a_process_that_is_killed_before_the_seal_leaves_only_what_gc_aborts() {
     let copy = CopyInProgress::default();
     let request = seal_request(&rig, &source);
     // Cut off in the middle of the copy.
-    let cut = tokio::task::spawn_blocking({
-        let (vault, copy, server) = (rig.vault.clone(), copy.clone(), Arc::clone(&server));
-        move || {
-            let mut count = Copied::default();
-            seal_slowly(&vault, &request, &copy, |copied| {
-                let parts = count.parts(copied);
-                wait_until("the part on the store", || parts_there(&server) == parts);
-                assert!(parts < 3, "killed");
-            })
-        }
+    let there = Arc::clone(&server);
+    let cut = seal_slowly(&rig, &request, &copy, move |_, parts| {
+        wait_until("the part on the store", || parts_there(&there) == parts);
+        assert!(parts < 3, "killed");
     });
     let ahead = sent_ahead(&session, &copy).await;
     assert!(cut.await.is_err());
@@ -309,13 +300,8 @@ async fn a_store_that_hangs_holds_up_no_seal() {
     server.faults().inject("PUT", "partNumber", u64::MAX, FaultAction::Hang);
     let copy = CopyInProgress::default();
     let request = seal_request(&rig, &source);
-    let sealing = tokio::task::spawn_blocking({
-        let (vault, copy, server) = (rig.vault.clone(), copy.clone(), Arc::clone(&server));
-        move || {
-            seal_slowly(&vault, &request, &copy, |_| {
-                wait_until("a part that hangs", || asked(server.faults(), "PUT", "partNumber") > 0);
-            })
-        }
+    let sealing = seal_slowly(&rig, &request, &copy, move |_, _| {
+        wait_until("a part that hangs", || asked(server.faults(), "PUT", "partNumber") > 0);
     });
     let sending = tokio::spawn(async move { sent_ahead(&session, &copy).await });
     let sealed = tokio::time::timeout(PATIENCE, sealing).await.unwrap().unwrap().unwrap();
@@ -343,16 +329,9 @@ async fn two_remotes_get_each_part_once_and_only_what_was_sealed() {
     }
     let copy = CopyInProgress::default();
     let request = seal_request(&rig, &source);
-    let sealing = tokio::task::spawn_blocking({
-        let (vault, copy, servers) =
-            (rig.vault.clone(), copy.clone(), [Arc::clone(&first), Arc::clone(&second)]);
-        move || {
-            let mut count = Copied::default();
-            seal_slowly(&vault, &request, &copy, |copied| {
-                let parts = count.parts(copied);
-                wait_until("the part", || servers.iter().all(|server| parts_there(server) == parts));
-            })
-        }
+    let servers = [Arc::clone(&first), Arc::clone(&second)];
+    let sealing = seal_slowly(&rig, &request, &copy, move |_, parts| {
+        wait_until("the part", || servers.iter().all(|server| parts_there(server) == parts));
     });
     let (one, other) = tokio::join!(sent_ahead(&sessions[0], &copy), sent_ahead(&sessions[1], &copy));
     let sealed = sealing.await.unwrap().unwrap();
@@ -397,15 +376,10 @@ async fn an_unchanged_file_is_left_to_a_store_that_copies_whole_objects() {
     let request = seal_request(&rig, &source);
     let asked_for = |name: &str| asked(server.faults(), "PUT", &format!("{name}?"));
     let (big, two) = (asked_for("big.bin"), asked_for("two.bin"));
-    let sealing = tokio::task::spawn_blocking({
-        let (vault, copy, faults) = (rig.vault.clone(), copy.clone(), server.faults().clone());
-        move || {
-            let mut count = Copied::default();
-            seal_slowly(&vault, &request, &copy, |copied| {
-                if count.parts(copied) == PARTS {
-                    wait_until("the changed parts", || asked(&faults, "PUT", "two.bin?") == two + 2);
-                }
-            })
+    let faults = server.faults().clone();
+    let sealing = seal_slowly(&rig, &request, &copy, move |_, parts| {
+        if parts == PARTS {
+            wait_until("the changed parts", || asked(&faults, "PUT", "two.bin?") == two + 2);
         }
     });
     let ahead = sent_ahead(&session, &copy).await;
@@ -429,15 +403,10 @@ async fn nodes_that_share_a_directory_send_their_own_files_ahead() {
     request.writer = Writer { place, launch: None, shared: true };
     let session = rig.upload_session().await;
     let copy = CopyInProgress::default();
-    let sealing = tokio::task::spawn_blocking({
-        let (vault, copy, server, request) =
-            (rig.vault.clone(), copy.clone(), Arc::clone(&server), request.clone());
-        move || {
-            seal_slowly(&vault, &request, &copy, |copied| {
-                if copied.file.path.as_str() == "weights/two.bin" {
-                    wait_until("its first part", || parts_there(&server) > 0);
-                }
-            })
+    let there = Arc::clone(&server);
+    let sealing = seal_slowly(&rig, &request, &copy, move |copied, _| {
+        if copied.file.path.as_str() == "weights/two.bin" {
+            wait_until("its first part", || parts_there(&there) > 0);
         }
     });
     let ahead = sent_ahead(&session, &copy).await;
