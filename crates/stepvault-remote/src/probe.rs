@@ -129,23 +129,37 @@ impl<'a> Probe<'a> {
         PartDigest::by(self.algorithm, body)
     }
 
+    /// Asks for what does not depend on another answer at the same time. Each chain ends before an error returns, so that it
+    /// leaves no pending upload.
     async fn run(&self) -> Result<StoreGuarantees> {
-        let checks_object_checksums = self.refuses_wrong_object().await?;
-        let checks_record_checksums = match self.algorithm {
-            DigestAlgorithm::Sha256 => checks_object_checksums,
-            DigestAlgorithm::Blake3 => self.refuses_wrong(DigestAlgorithm::Sha256).await?,
+        let wrong = async {
+            let object = self.refuses_wrong_object().await?;
+            let record = match self.algorithm {
+                DigestAlgorithm::Sha256 => object,
+                DigestAlgorithm::Blake3 => self.refuses_wrong(DigestAlgorithm::Sha256).await?,
+            };
+            Ok::<_, Error>((object, record))
         };
-        let (object_proven, create_is_exclusive) = self.keeps_object().await?;
-        let (checks_part_checksums, parts_proven) = self.keeps_parts().await?;
-        let ignored_attributes = self.ignored_attributes().await?;
+        let objects = async {
+            let kept = self.keeps_object().await?;
+            Ok::<_, Error>((kept, self.completion_is_exclusive().await?))
+        };
+        let parts = async {
+            let kept = self.keeps_parts().await?;
+            Ok::<_, Error>((kept, self.ignored_attributes().await?))
+        };
+        let (wrong, objects, parts) = tokio::join!(wrong, objects, parts);
+        let (checks_object_checksums, checks_record_checksums) = wrong?;
+        let ((object_proven, honours_create_only), completes_create_only) = objects?;
+        let ((checks_part_checksums, parts_proven), ignored_attributes) = parts?;
         Ok(StoreGuarantees {
             algorithm: self.algorithm,
             checks_object_checksums,
             checks_record_checksums,
             checks_part_checksums,
             returns_checksums: object_proven && parts_proven,
-            honours_create_only: create_is_exclusive,
-            completes_create_only: self.completion_is_exclusive().await?,
+            honours_create_only,
+            completes_create_only,
             ignored_attributes,
             cleaned_up: false,
         })
