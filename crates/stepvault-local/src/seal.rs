@@ -1,4 +1,5 @@
 //! Sealing: turns a finished step into a snapshot in the vault, after which the trainer may delete its own files.
+//! Each file is a reflink, else a hard link, else a copy.
 
 use std::collections::BTreeMap;
 use std::fs::File;
