@@ -535,7 +535,7 @@ impl Sealer {
             is_overwritten: false,
             metrics_source: MetricsSource::of(&run.served.settings),
             digest: run.served.settings.digest,
-            shown_in: self.shared.signals.copy.clone(),
+            shown_in: Some(self.shared.signals.copy.clone()),
         };
         let (access, remotes) = (self.shared.vault.clone(), run.served.remotes.clone());
         let (observer, early) = (Arc::clone(&self.shared.reporter.observer), ready.early.clone());

@@ -5,8 +5,9 @@
 
 use std::path::{Path, PathBuf};
 
-use stepvault_core::step_origin::BestName;
-use stepvault_core::{Error, ErrorKind, Event, Observer, Result, Tier, Timestamp};
+use stepvault_core::config::LinkPolicy;
+use stepvault_core::step_origin::{BestName, StepOrigin};
+use stepvault_core::{Error, ErrorKind, Event, Observer, Result, Step, Tier, Timestamp};
 use stepvault_formats::check::{StepCheck, check_extent};
 use stepvault_formats::deep::{DeepCheck, read_step};
 use stepvault_formats::detect::{Detection, detect};
@@ -79,6 +80,83 @@ pub enum Verdict {
     NoneValid,
     /// There is no step.
     NoStep,
+}
+
+/// Facts about a checkpoint, known before it is sealed.
+#[derive(Debug, Default)]
+pub struct SourceCheck {
+    /// Whether its framework may overwrite finished files in place, so that hard links would change with them.
+    pub is_overwritten_in_place: bool,
+    /// Whether its trainer is known to write its finished files again, in place or under the same name.
+    pub is_overwritten: bool,
+    /// The damage found in its files, each with a path.
+    pub faults: Vec<String>,
+    /// What identified it; without its directory.
+    pub origin: StepOrigin,
+    /// The number that its content states, if its name has none.
+    pub stated_step: Option<Step>,
+}
+
+impl SourceCheck {
+    /// Returns how its files may be linked or copied, given the configured `links`.
+    pub fn links(&self, links: LinkPolicy) -> LinkPolicy {
+        match links {
+            LinkPolicy::Auto if self.is_overwritten_in_place => LinkPolicy::ReflinkOrCopy,
+            stricter => stricter,
+        }
+    }
+}
+
+/// Inspects one checkpoint; `extent` gives its size. A checkpoint that cannot be inspected has no faults here: sealing
+/// it reports why it cannot be read. Blocks.
+pub fn check_source(
+    source: &Path,
+    profiles: &ProfileSet,
+    profile: Option<&str>,
+    extent: Extent,
+    now: Timestamp,
+) -> SourceCheck {
+    let request = InspectRequest {
+        profiles,
+        profile,
+        reads_best: true,
+        deep: None,
+        options: FindOptions { extent, ..FindOptions::default() },
+    };
+    let Ok(inspection) = inspect(source, &request, now) else {
+        return SourceCheck { is_overwritten_in_place: true, ..SourceCheck::default() };
+    };
+    // An unknown writer may overwrite files in place next time.
+    let profile = profiles.get(&inspection.framework);
+    // Files without a number in a directory that was pushed are those of the step, unless a name says more.
+    let is_its_file = |only: &InspectedStep| {
+        inspection.framework == GENERIC
+            && only.step.rewritten
+            && source.is_dir()
+            && !says_newest(&only.step.path)
+    };
+    let only = match inspection.steps.as_slice() {
+        [only] if !is_its_file(only) => Some(only),
+        _ => None,
+    };
+    let origin = match (only, profile) {
+        (Some(only), Some(profile)) => StepOrigin { best: only.best.clone(), ..only.step.origin(profile) },
+        _ => StepOrigin::default(),
+    };
+    let only = only.map(|only| &only.step);
+    let overwrites = |profile: &Profile| match only {
+        Some(step) => step.is_overwritten(profile),
+        None => profile.overwrites_finished_files(),
+    };
+    let rewritten = only.filter(|step| step.rewritten);
+    SourceCheck {
+        is_overwritten_in_place: profile.is_none_or(overwrites),
+        is_overwritten: origin.rewritten
+            || inspection.framework != GENERIC && profile.is_some_and(overwrites),
+        faults: inspection.steps.iter().flat_map(|step| step.check.damage()).collect(),
+        origin,
+        stated_step: rewritten.and_then(|step| Step::new(step.step?).ok()),
+    }
 }
 
 /// Inspects a directory of checkpoints, one checkpoint, or a single file, at the time `now`. Blocks.
@@ -372,8 +450,6 @@ impl Inspection {
         steps.filter(move |entry| is_named(entry) && entry.step.resumable == resumable)
     }
 }
-
-// Looks up a profile by its name.
 
 /// Returns the profile with this name.
 ///

@@ -35,7 +35,6 @@
 pub mod blocking;
 pub mod content;
 pub mod cpu_share;
-mod digest_choice;
 pub mod doctor;
 pub mod exclusive;
 pub mod explain;

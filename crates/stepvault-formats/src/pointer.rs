@@ -1,6 +1,6 @@
 //! What a trainer's pointer names, and what it must name after a restore.
 
-use crate::find::unit::{Unit, UnitFile};
+use crate::find::units::{Unit, UnitFile};
 use crate::profile::template::{Template, Values, last_component, parent_prefix};
 use crate::profile::{PathGlob, Pointer, PointerKind, PointerRole, Profile};
 use crate::soundness::read_tail;

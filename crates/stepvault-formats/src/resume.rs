@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 use stepvault_core::timestamp::Timestamp;
 
-use crate::find::unit::is_below;
-use crate::find::units::collect;
+use crate::find::units::{collect, is_below};
 use crate::pointer::{PointerFound, read_pointers};
 use crate::profile::template::{Values, last_component, parent_prefix};
 use crate::profile::{Effect, Hazard, PathPattern, Profile, ResumeBy, StepKind, UnitRule};

@@ -18,7 +18,6 @@ use stepvault_core::{Error, ErrorKind, RelativePath, Result};
 use crate::beneath::DIRECTORY;
 use crate::errors::{self, IoAt as _};
 use crate::rename::{self, Place};
-use crate::snapshot::WHAT;
 use crate::temporary::Temporary;
 
 /// Outcome of a create-if-absent.
@@ -243,8 +242,8 @@ impl Barrier {
 
 fn sync_one(path: &Path) -> Result<()> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(CWD, path, flags, Mode::empty()).at(WHAT, path)?;
-    rustix::fs::fsync(&file).at(WHAT, path)
+    let file = rustix::fs::openat(CWD, path, flags, Mode::empty()).at("cannot seal the step", path)?;
+    rustix::fs::fsync(&file).at("cannot seal the step", path)
 }
 
 /// Before Linux 5.8 `syncfs` does not report data that could not be written.

@@ -13,8 +13,8 @@ use stepvault_core::{RelativePath, Result};
 use crate::beneath::times;
 use crate::errors::IoAt as _;
 use crate::remove;
+use crate::seal::Snapshot;
 use crate::sealed::DATA;
-use crate::snapshot::Snapshot;
 use crate::tree::{Tree, scan_members, source_changed};
 use crate::vault::Vault;
 

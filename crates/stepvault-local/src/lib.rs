@@ -56,7 +56,6 @@ pub mod save;
 pub mod seal;
 pub mod seal_record;
 pub mod sealed;
-mod snapshot;
 pub mod socket;
 pub mod source;
 pub mod space;

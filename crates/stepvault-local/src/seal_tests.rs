@@ -193,10 +193,26 @@ fn the_wait_takes_a_tick_where_there_is_need() {
     let (root, staging) = (place.path().join("step_1"), place.path().join("staging"));
     std::fs::create_dir(&root).unwrap();
     std::fs::create_dir(&staging).unwrap();
-    let file = std::fs::File::create(root.join("x")).unwrap();
+    let file = File::create(root.join("x")).unwrap();
     let now = std::time::SystemTime::now();
     file.set_modified(now + Duration::from_hours(1)).unwrap();
     let begun = std::time::Instant::now();
     let_the_clock_tick(&staging, &tree::scan(&root).unwrap()).unwrap();
     assert!(begun.elapsed() >= TICK);
+}
+
+#[test]
+fn what_cannot_be_made_is_named_in_full() {
+    let place = tempfile::tempdir().unwrap();
+    let (source, target) = (place.path().join("source"), place.path().join("target"));
+    for directory in [&source, &target] {
+        std::fs::create_dir(directory).unwrap();
+    }
+    std::fs::write(target.join("taken"), "").unwrap();
+    let snapshot = Snapshot::new(&source, &target, LinkPolicy::Auto, &tree::scan(&source).unwrap()).unwrap();
+    let path = RelativePath::new("taken").unwrap();
+    for outcome in [snapshot.create_directory(&path), snapshot.link(&path, "a")] {
+        let text = outcome.unwrap_err().to_string();
+        assert!(text.contains(&target.join("taken").display().to_string()), "{text}");
+    }
 }

@@ -12,8 +12,8 @@ use stepvault_core::{Error, ErrorKind, Result};
 use crate::beneath::Facts;
 use crate::durable;
 use crate::errors::{self, IoAt as _};
+use crate::seal::CopiedFile;
 use crate::seal_record::SealedFile;
-use crate::snapshot::CopiedFile;
 
 const WHAT: &str = "cannot read the sealed file";
 

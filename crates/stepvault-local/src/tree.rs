@@ -10,6 +10,7 @@ use rustix::fs::{AtFlags, CWD, Dir, FileType};
 use rustix::io::Errno;
 use stepvault_core::config::LinkPolicy;
 use stepvault_core::forecast::Taken;
+use stepvault_core::keys::check_step_name;
 use stepvault_core::links::check_links;
 use stepvault_core::manifest::{DirectoryEntry, MAX_ENTRIES, Shape, SymlinkEntry, check_link_target};
 use stepvault_core::step_origin::StepOrigin;
@@ -500,6 +501,20 @@ impl Checkpoint {
         }
     }
 
+    /// Returns the checkpoint at a path, to be stored under the path's own name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] for a path without a name, or one that is not UTF-8.
+    pub fn at(source: &Path) -> Result<Self> {
+        let absolute = absolute(source)?;
+        let fault = |why: &str| Error::at(ErrorKind::Usage, "cannot name the step", &absolute).because(why);
+        let name = absolute.file_name();
+        let name = name.ok_or_else(|| fault("the path has no last component"))?;
+        let name = name.to_str().ok_or_else(|| fault("its name is not UTF-8"))?;
+        check_step_name(name)?;
+        Ok(Self::of_path(source, name))
+    }
+
     /// Lists its files as they are now. Blocks.
     ///
     /// # Errors
@@ -507,4 +522,13 @@ impl Checkpoint {
     pub fn scan(&self) -> Result<Tree> {
         scan_members(&self.source, &self.members)
     }
+}
+
+/// Returns a path as an absolute one. Links stay.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] for an empty path.
+pub fn absolute(source: &Path) -> Result<PathBuf> {
+    std::path::absolute(source)
+        .map_err(|error| Error::at(ErrorKind::Usage, "not a path", source).caused_by(error))
 }

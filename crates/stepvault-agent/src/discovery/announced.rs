@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use stepvault_core::{Error, ErrorKind, Result, Step};
-use stepvault_engine::push::check_source;
+use stepvault_engine::inspect::check_source;
 use stepvault_formats::check::check_extent;
 use stepvault_formats::find::{Extent, FoundStep};
 use stepvault_formats::profile::ProfileSet;

@@ -1,31 +1,23 @@
 //! Seals a finished checkpoint and uploads it to every remote.
 
-mod metrics;
 mod number;
 mod seal;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-pub use metrics::MetricsSource;
-pub use seal::{CheckpointToSeal, SealOutcome, StepSummary, checkpoint_at, identify_and_seal};
+pub use seal::{CheckpointToSeal, MetricsSource, SealOutcome, StepSummary, identify_and_seal};
 use serde::{Deserialize, Serialize};
-use stepvault_core::config::LinkPolicy;
-use stepvault_core::step_origin::StepOrigin;
-use stepvault_core::{ErrorKind, Observer, RemoteName, Result, RunName, Step, StepId, Timestamp, Writer};
-use stepvault_formats::find::{Extent, FindOptions};
-use stepvault_formats::profile::{GENERIC, Profile, ProfileSet};
-use stepvault_formats::step_name::says_newest;
+use stepvault_core::{ErrorKind, Observer, RemoteName, Result, RunName, StepId, Writer};
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::source::SourceFile;
 use stepvault_local::vault::Vault;
 use tokio::time::Instant;
 
 use crate::blocking::{blocking, sealed_steps};
-use crate::inspect::{InspectRequest, InspectedStep, inspect};
 use crate::memory::MemoryBudget;
 use crate::notes::{read_list, write_list};
 use crate::placement::{CurrentWriter, Outcome, determine_attempts, make_provisional_again};
@@ -33,27 +25,8 @@ use crate::seen_checkpoints::seen_ids;
 use crate::tier::catalog::{committed_ids, read_commit};
 use crate::tier::run_remote::RunRemote;
 use crate::tier::step_state::{Durability, is_durable_on};
-use crate::upload::{SharedDigests, UploadSession, Uploaded};
+use crate::upload::{PARTS_POLL_INTERVAL, RemoteOutcome, Uploaded, upload_everywhere};
 use crate::verify::CommittedParts;
-
-/// The outcome of one step on one remote.
-#[derive(Debug)]
-pub struct RemoteOutcome {
-    /// The remote.
-    pub remote: RemoteName,
-    /// Whether the remote is configured as required.
-    pub required: bool,
-    /// The result of the upload.
-    pub result: Result<Uploaded>,
-    /// Bytes that the store copied from an earlier step and that were not sent.
-    pub copied_bytes: u64,
-}
-
-impl RemoteOutcome {
-    fn new(remote: &RunRemote, result: Result<Uploaded>, copied_bytes: u64) -> Self {
-        Self { remote: remote.name().clone(), required: remote.settings.required, result, copied_bytes }
-    }
-}
 
 /// The outcome of a push.
 #[derive(Debug)]
@@ -277,52 +250,6 @@ async fn prove_everywhere(
     .await
 }
 
-/// Uploads a sealed step to all remotes concurrently. A slow or failing remote does not delay the others.
-async fn upload_everywhere(
-    vault: &Vault,
-    remotes: &[RunRemote],
-    step: &SealedStep,
-    budget: &MemoryBudget,
-    patience: Duration,
-    observer: &Arc<dyn Observer>,
-) -> Vec<RemoteOutcome> {
-    let digests = &SharedDigests::default();
-    join_all(remotes.iter().map(|remote| async move {
-        let observer = Arc::clone(observer);
-        let session = UploadSession::open(
-            remote.clone(),
-            vault.clone(),
-            budget.clone(),
-            observer,
-            step.record().digest,
-        )
-        .await;
-        let (result, copied_bytes) = match session {
-            Ok(session) => {
-                let session = session.with_digests(digests);
-                let result = upload_and_wait(&session, step, patience).await;
-                (result, session.copied_bytes())
-            }
-            Err(error) => (Err(error), 0),
-        };
-        RemoteOutcome::new(remote, result, copied_bytes)
-    }))
-    .await
-}
-
-/// Interval between checks for other nodes' parts.
-const PARTS_POLL_INTERVAL: Duration = Duration::from_secs(2);
-
-async fn upload_and_wait(session: &UploadSession, step: &SealedStep, patience: Duration) -> Result<Uploaded> {
-    let mut uploaded = session.upload(step).await?;
-    let deadline = Instant::now() + patience;
-    while !uploaded.is_durable() && Instant::now() < deadline {
-        tokio::time::sleep_until(deadline.min(Instant::now() + PARTS_POLL_INTERVAL)).await;
-        uploaded = session.commit_if_complete(step).await?;
-    }
-    Ok(uploaded)
-}
-
 const NOTE: &str = "pushed";
 /// Number of remotes whose steps are remembered.
 const KEPT: usize = 64;
@@ -386,81 +313,4 @@ async fn warning(remote: &RunRemote, id: Option<StepId>, writer: &Writer) -> Res
         remote.keys.run(),
         remote.name()
     )))
-}
-
-/// Facts about a checkpoint, known before it is sealed.
-#[derive(Debug, Default)]
-pub struct SourceCheck {
-    /// Whether its framework may overwrite finished files in place, so that hard links would change with them.
-    pub is_overwritten_in_place: bool,
-    /// Whether its trainer is known to write its finished files again, in place or under the same name.
-    pub is_overwritten: bool,
-    /// The damage found in its files, each with a path.
-    pub faults: Vec<String>,
-    /// What identified it; without its directory.
-    pub origin: StepOrigin,
-    /// The number that its content states, if its name has none.
-    pub stated_step: Option<Step>,
-}
-
-impl SourceCheck {
-    /// Returns how its files may be linked or copied, given the configured `links`.
-    pub fn links(&self, links: LinkPolicy) -> LinkPolicy {
-        match links {
-            LinkPolicy::Auto if self.is_overwritten_in_place => LinkPolicy::ReflinkOrCopy,
-            stricter => stricter,
-        }
-    }
-}
-
-/// Inspects one checkpoint; `extent` gives its size. A checkpoint that cannot be inspected has no faults here: sealing
-/// it reports why it cannot be read. Blocks.
-pub fn check_source(
-    source: &Path,
-    profiles: &ProfileSet,
-    profile: Option<&str>,
-    extent: Extent,
-    now: Timestamp,
-) -> SourceCheck {
-    let request = InspectRequest {
-        profiles,
-        profile,
-        reads_best: true,
-        deep: None,
-        options: FindOptions { extent, ..FindOptions::default() },
-    };
-    let Ok(inspection) = inspect(source, &request, now) else {
-        return SourceCheck { is_overwritten_in_place: true, ..SourceCheck::default() };
-    };
-    // An unknown writer may overwrite files in place next time.
-    let profile = profiles.get(&inspection.framework);
-    // Files without a number in a directory that was pushed are those of the step, unless a name says more.
-    let is_its_file = |only: &InspectedStep| {
-        inspection.framework == GENERIC
-            && only.step.rewritten
-            && source.is_dir()
-            && !says_newest(&only.step.path)
-    };
-    let only = match inspection.steps.as_slice() {
-        [only] if !is_its_file(only) => Some(only),
-        _ => None,
-    };
-    let origin = match (only, profile) {
-        (Some(only), Some(profile)) => StepOrigin { best: only.best.clone(), ..only.step.origin(profile) },
-        _ => StepOrigin::default(),
-    };
-    let only = only.map(|only| &only.step);
-    let overwrites = |profile: &Profile| match only {
-        Some(step) => step.is_overwritten(profile),
-        None => profile.overwrites_finished_files(),
-    };
-    let rewritten = only.filter(|step| step.rewritten);
-    SourceCheck {
-        is_overwritten_in_place: profile.is_none_or(overwrites),
-        is_overwritten: origin.rewritten
-            || inspection.framework != GENERIC && profile.is_some_and(overwrites),
-        faults: inspection.steps.iter().flat_map(|step| step.check.damage()).collect(),
-        origin,
-        stated_step: rewritten.and_then(|step| Step::new(step.step?).ok()),
-    }
 }

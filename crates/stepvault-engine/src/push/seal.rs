@@ -1,40 +1,63 @@
 //! Determines the identity of a checkpoint and seals it under that identity.
 
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
-use stepvault_core::config::LinkPolicy;
-use stepvault_core::keys::check_step_name;
+use futures::future::select_ok;
+use stepvault_core::config::{LinkPolicy, RunSettings};
 use stepvault_core::placement::{Decision, KnownStep, LeftAlone, Placement};
 use stepvault_core::{
     Attempt, DigestAlgorithm, Error, ErrorKind, Observer, Operation, OperationKind, RelativePath, Result,
-    RunName, Step, StepId, Tier,
+    RunName, Sha256Digest, Step, StepId, Tier,
 };
 use stepvault_formats::find::LONGEST_SAVE_SECONDS;
 use stepvault_formats::not_checkpoint::may_hold_state;
 use stepvault_formats::step_name;
+use stepvault_local::durable::read_bounded;
 use stepvault_local::seal::{SealRequest, Sealed, seal, seal_reporting};
 use stepvault_local::seal_record::{AttemptOrigin, AttemptState};
 use stepvault_local::sealed::SealedStep;
-use stepvault_local::tree::{Checkpoint, Tree};
+use stepvault_local::tree::{Checkpoint, Tree, absolute};
 use stepvault_local::vault::Vault;
+use stepvault_remote::store::ArchivePlace;
 
-use super::metrics::{MetricsSource, read_metrics};
 use super::number::StepNumber;
 use crate::blocking::{blocking, sealed_steps};
-use crate::digest_choice::choose;
 use crate::launches::recorded_beginning;
 use crate::observed::ObservedOperation;
 use crate::outage::is_outage;
 use crate::placement::{
-    CurrentWriter, KnownSteps, PlacementQuery, ScannedCheckpoint, determine_attempts, refused, report,
+    CurrentWriter, PlacementQuery, ScannedCheckpoint, determine_attempts, refused, report,
 };
 use crate::seen_checkpoints::{CheckpointIdentity, Resumptions, record_checkpoint, seen_checkpoint};
-use crate::tier::catalog::read_commit;
+use crate::tier::catalog::{committed_ids, read_commit};
 use crate::tier::run_remote::RunRemote;
 use crate::upload::CopyInProgress;
-use stepvault_remote::store::ArchivePlace;
+
+/// Maximum size of a metrics file that is read.
+const MAX_METRICS_FILE_BYTES: u64 = 16 << 20;
+/// Bytes hashed at once to measure the rate: they fit in the processor's cache.
+const SAMPLE_BYTES: usize = 256 << 10;
+/// Number of measurements. The fastest counts: the others were interrupted.
+const SAMPLES: usize = 8;
+
+/// Where metrics are found: a JSON file in the checkpoint, and a JSON pointer into it for each metric.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct MetricsSource {
+    /// Path inside the checkpoint.
+    pub file: Option<RelativePath>,
+    /// JSON pointers (RFC 6901) by metric name.
+    pub pointers: BTreeMap<String, String>,
+}
+
+impl MetricsSource {
+    /// Returns where the checkpoints of a run contain metrics.
+    pub fn of(run: &RunSettings) -> Self {
+        Self { file: run.metrics_file.clone(), pointers: run.metrics.clone() }
+    }
+}
 
 /// One checkpoint to seal.
 #[derive(Debug, Clone)]
@@ -63,22 +86,8 @@ pub struct CheckpointToSeal {
     pub metrics_source: MetricsSource,
     /// The algorithm of the digests of its files; `None` to go on with that of the run.
     pub digest: Option<DigestAlgorithm>,
-    /// Shows its files while they are copied into the vault, so that an upload may send them meanwhile.
-    pub shown_in: CopyInProgress,
-}
-
-/// Returns the checkpoint at a path, to be stored under the path's own name.
-///
-/// # Errors
-/// [`ErrorKind::Usage`] for a path without a name, or one that is not UTF-8.
-pub fn checkpoint_at(source: &Path) -> Result<Checkpoint> {
-    let absolute = absolute(source)?;
-    let fault = |why: &str| Error::at(ErrorKind::Usage, "cannot name the step", &absolute).because(why);
-    let name = absolute.file_name();
-    let name = name.ok_or_else(|| fault("the path has no last component"))?;
-    let name = name.to_str().ok_or_else(|| fault("its name is not UTF-8"))?;
-    check_step_name(name)?;
-    Ok(Checkpoint::of_path(source, name))
+    /// Shows its files while they are copied into the vault, if an upload sends them meanwhile.
+    pub shown_in: Option<CopyInProgress>,
 }
 
 /// The outcome of sealing a checkpoint.
@@ -189,7 +198,11 @@ pub async fn identify_and_seal(
     let scanned = sealing.scanned(step, proven);
     let query = sealing.query(&scanned);
     let known = query.known_steps(seen.map(|seen| seen.id)).await?;
-    let Identified { decision, state, copied } = sealing.identify(&query, &known).await?;
+    let (mut decision, state) = query.decide(&known).await?;
+    let copied = sealing.copied_step(&known.steps, &decision).await?;
+    if let Some(id) = copied {
+        decision.placement = Placement::Known(id);
+    }
     let id = match decision.placement {
         Placement::Known(id) => {
             if let Some(step) = sealing.sealed.iter().find(|sealed| sealed.id() == id) {
@@ -217,7 +230,7 @@ pub async fn identify_and_seal(
     let digest = match request.digest {
         Some(given) => given,
         // Those that did not answer a moment ago are not waited for again.
-        None => choose(&sealing.sealed, if known.answered { remotes } else { &[] }).await?,
+        None => choose_digest(&sealing.sealed, if known.answered { remotes } else { &[] }).await?,
     };
     let sealed = sealing.seal_observed(id, origin, &decision, digest).await?;
     if !sealed.step.record().is_provisional() {
@@ -278,15 +291,6 @@ async fn tree_of(request: &mut CheckpointToSeal) -> Result<Arc<Tree>> {
     Ok(tree)
 }
 
-/// The identity of a checkpoint.
-struct Identified {
-    decision: Decision,
-    /// Whether it may still change.
-    state: AttemptState,
-    /// The step of another name that it is a copy of.
-    copied: Option<StepId>,
-}
-
 impl Sealing<'_> {
     /// Returns the checkpoint as a step of this number; `proven` as which the vault has seen its very files.
     pub(super) fn scanned(&self, step: Step, proven: Option<StepId>) -> ScannedCheckpoint {
@@ -320,22 +324,6 @@ impl Sealing<'_> {
         }
     }
 
-    async fn identify(&self, query: &PlacementQuery<'_>, known: &KnownSteps) -> Result<Identified> {
-        let (mut decision, state) = query.decide(known).await?;
-        let origin = &self.request.checkpoint.origin;
-        // Two files of an unknown trainer that have one number may be two halves of a step.
-        let may_be_copy = origin.rewritten || origin.profile.is_some();
-        let copied = if may_be_copy && self.request.attempt.is_none() {
-            self.copied_step(&known.steps, &decision).await?
-        } else {
-            None
-        };
-        if let Some(id) = copied {
-            decision.placement = Placement::Known(id);
-        }
-        Ok(Identified { decision, state, copied })
-    }
-
     /// Returns the step of another name that has the number of a checkpoint which `decision` makes another revision of it,
     /// or leaves alone, only because of that: the trainer saved one state under both names, one right after the other, as
     /// where one callback keeps the best and another every epoch. `None` if an attempt begins, or the number is that of an
@@ -344,6 +332,12 @@ impl Sealing<'_> {
     /// # Errors
     /// When the vault cannot be read.
     async fn copied_step(&self, known: &[KnownStep], decision: &Decision) -> Result<Option<StepId>> {
+        let origin = &self.request.checkpoint.origin;
+        // Two files of an unknown trainer that have one number may be two halves of a step.
+        let may_be_copy = origin.rewritten || origin.profile.is_some();
+        if !may_be_copy || self.request.attempt.is_some() {
+            return Ok(None);
+        }
         let is_taken = |entry: &&KnownStep| match decision.placement {
             Placement::New(id) => !decision.amends && entry.id.is_revision_of(id),
             Placement::Left(id, LeftAlone::Removed | LeftAlone::LostFiles) => entry.id == id,
@@ -490,8 +484,9 @@ impl Sealing<'_> {
         let is_for_later = request.attempt.state == AttemptState::Provisional;
         let links_for_later = self.request.links_for_later.filter(|_| is_for_later);
         // Nothing of a provisional step may be sent.
-        let is_shown = !is_for_later && request.completes.is_none();
-        let shown = is_shown.then(|| self.request.shown_in.of_seal(&request, &self.tree));
+        let may_be_sent = !is_for_later && request.completes.is_none();
+        let shown_in = self.request.shown_in.as_ref().filter(|_| may_be_sent);
+        let shown = shown_in.map(|shown_in| shown_in.of_seal(&request, &self.tree));
         let sealed = blocking(move || {
             let checkpoint = &mut request.checkpoint;
             let mut metrics = read_metrics(&checkpoint.source, &metrics_source)?;
@@ -525,9 +520,70 @@ impl Sealing<'_> {
     }
 }
 
-fn absolute(source: &Path) -> Result<PathBuf> {
-    std::path::absolute(source)
-        .map_err(|error| Error::at(ErrorKind::Usage, "not a path", source).caused_by(error))
+/// Returns the algorithm for the next step of a run: that of its newest step in the vault, else on the first remote that
+/// answers, else the one that suits this processor.
+async fn choose_digest(sealed: &[SealedStep], remotes: &[RunRemote]) -> Result<DigestAlgorithm> {
+    if let Some(newest) = sealed.iter().max_by_key(|step| step.id()) {
+        return Ok(newest.record().digest);
+    }
+    let asked: Vec<_> =
+        remotes.iter().map(|remote| Box::pin(remote.answers_soon(newest_committed(remote)))).collect();
+    // Without an answer the run counts as new: each step records its own algorithm.
+    let answer = if asked.is_empty() { None } else { select_ok(asked).await.ok() };
+    match answer.and_then(|(committed, _)| committed) {
+        Some(algorithm) => Ok(algorithm),
+        None => blocking(|| Ok(DigestAlgorithm::for_new_run(sha256_rate()))).await,
+    }
+}
+
+async fn newest_committed(remote: &RunRemote) -> Result<Option<DigestAlgorithm>> {
+    let Some(newest) = committed_ids(remote).await?.into_keys().max() else {
+        return Ok(None);
+    };
+    let commit = read_commit(remote, newest).await?;
+    let part = commit.parts.first().ok_or_else(|| {
+        Error::new(ErrorKind::Damaged, "a commit lists no part")
+            .on(remote.describe(&remote.keys.commit(newest)))
+    })?;
+    Ok(Some(part.digest))
+}
+
+/// Returns the bytes per second of SHA-256 on one core, measured once. Blocks for a few milliseconds.
+fn sha256_rate() -> u64 {
+    static RATE: OnceLock<u64> = OnceLock::new();
+    *RATE.get_or_init(|| {
+        let sample = vec![0; SAMPLE_BYTES];
+        let times = (0..SAMPLES).map(|_| {
+            let begun = Instant::now();
+            std::hint::black_box(Sha256Digest::of(std::hint::black_box(&sample)));
+            begun.elapsed()
+        });
+        let nanoseconds = times.min().map_or(1, |time| time.as_nanos().max(1));
+        u64::try_from(SAMPLE_BYTES as u128 * 1_000_000_000 / nanoseconds).unwrap_or(u64::MAX)
+    })
+}
+
+/// Reads the metrics of the checkpoint at `root`. Missing and non-numeric values are left out: a step without the
+/// metric is still a step, and retention reports that it lacks it.
+fn read_metrics(root: &Path, source: &MetricsSource) -> Result<BTreeMap<String, f64>> {
+    let Some(file) = &source.file else {
+        return Ok(BTreeMap::new());
+    };
+    let path = root.join(file);
+    let Some(bytes) = read_bounded(&path, MAX_METRICS_FILE_BYTES)? else {
+        return Ok(BTreeMap::new());
+    };
+    let document: serde_json::Value = serde_json::from_slice(&bytes).map_err(|error| {
+        Error::new(ErrorKind::Failed, "cannot read the metrics file").on(path.display()).caused_by(error)
+    })?;
+    let number = |pointer: &String| document.pointer(pointer).and_then(serde_json::Value::as_f64);
+    Ok(source
+        .pointers
+        .iter()
+        .filter_map(|(metric, pointer)| {
+            Some((metric.clone(), number(pointer).filter(|value| value.is_finite())?))
+        })
+        .collect())
 }
 
 /// Parses the step number from its name.

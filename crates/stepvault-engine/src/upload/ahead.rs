@@ -22,8 +22,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::copy::CopySources;
-use super::digests::StepDigests;
 use super::file::{FileUpload, OtherWriters, SendProgress};
+use super::read::StepDigests;
 use super::session::UploadSession;
 use crate::blocking::blocking;
 
@@ -167,7 +167,9 @@ impl UploadSession {
     /// Begins to send a step that is being copied into the vault.
     pub async fn send_ahead(&self, step: CopiedStep) -> UploadAhead {
         let Identity { run, id, digest, writer, sizes, .. } = &*step.identity;
-        let copies = Arc::new(self.copy_sources(*id, writer.place.node(), sizes.clone()).await);
+        let copies = Arc::new(
+            CopySources::find(&self.remote, &self.vault, *id, writer.place.node(), sizes.clone()).await,
+        );
         let found = Some((*id, Arc::clone(&copies)));
         *self.state.copies_ahead.lock().unwrap_or_else(PoisonError::into_inner) = found;
         UploadAhead {

@@ -1,135 +1,22 @@
-//! Copies a file, or a part of one, that the store already has. Its local bytes are still read and hashed, and the copy
-//! is proved like data that was sent.
+//! Decides what the store may copy for one step's upload: files and file parts of an earlier revision of it, or of the newest
+//! other step. A failed copy never fails an upload: the bytes are sent instead.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use stepvault_core::commit::{Commit, CommittedPart};
 use stepvault_core::digest::{ContentDigest, Crc32c, FileDigest, PartDigest};
 use stepvault_core::ids::{NodeName, StepId};
 use stepvault_core::keys::RunKeys;
 use stepvault_core::manifest::PartManifest;
-use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_local::source::SourceFile;
-use stepvault_remote::store::{Created, PartReceipt, StoredChecksum};
+use stepvault_core::{Error, ErrorKind, Observer, Result};
+use stepvault_local::vault::Vault;
 
-use super::file::{FileUpload, OtherWriters};
-use super::session::UploadSession;
 use crate::blocking::blocking;
-use crate::local_digest::{digest_parts, digest_range};
 use crate::tier::catalog::{committed_ids, read_commit, read_part_manifest};
+use crate::tier::run_remote::RunRemote;
 use crate::tier::step_state::is_durable_on;
-
-impl FileUpload {
-    /// Lets the store copy one part; returns `None` when its bytes have to be sent.
-    pub(super) async fn copy_part(
-        &self,
-        upload: &str,
-        index: u32,
-        digest: &PartDigest,
-    ) -> Option<PartReceipt> {
-        let store = &self.session.remote.store;
-        let source = self
-            .copies
-            .source_of_part(self.layout.size_bytes(), index, digest)
-            .filter(|_| store.capabilities().copies_parts)
-            .filter(|_| self.session.remote.may_copy_parts.load(Ordering::Relaxed))?;
-        let start = self.layout.range(index).start;
-        match store.copy_part(source, &self.key, upload, index, start, digest).await {
-            Ok(receipt) => Some(receipt),
-            Err(error) => {
-                self.copies.failed(&self.session, (CopyOf::Part, source), &error);
-                None
-            }
-        }
-    }
-
-    /// Lets the store copy the whole file and proves the result; returns false when its bytes have to be sent.
-    pub(super) async fn copy_whole(&self, digest: &FileDigest, parts: &[PartDigest]) -> Result<bool> {
-        let Some(source) = self.copies.source_of_file(digest) else {
-            return Ok(false);
-        };
-        let created = match self.session.remote.store.copy(source, &self.key).await {
-            Ok(created) => created,
-            Err(error) => {
-                self.copies.failed(&self.session, (CopyOf::File, source), &error);
-                return Ok(false);
-            }
-        };
-        let written = created.written();
-        let proved = match created {
-            // Some stores answer a copy without a checksum but return it on HEAD.
-            Created::Written(head) if head.checksum == StoredChecksum::None => {
-                self.prove(Created::Exists, digest, parts).await
-            }
-            created => self.prove(created, digest, parts).await,
-        };
-        match proved {
-            Ok(()) => {
-                self.report_bytes(digest.size_bytes, true);
-                Ok(true)
-            }
-            Err(error) if error.kind() != ErrorKind::Damaged => Err(error),
-            Err(error) if !self.is_own_object(written).await? => Err(self.key_taken(&error)),
-            Err(error) => {
-                self.copies.failed(&self.session, (CopyOf::File, source), &error);
-                self.session.remote.delete(vec![self.key.clone()]).await?;
-                Ok(false)
-            }
-        }
-    }
-
-    /// Whether to check, before anything is sent, that a multi-part file is unchanged: only on stores that copy whole
-    /// objects only.
-    pub(super) fn may_be_copied_whole(&self) -> bool {
-        let capabilities = self.session.remote.store.capabilities();
-        let is_begun = self.others == OtherWriters::Sent || self.progress.upload.get().is_some();
-        capabilities.copies
-            && !capabilities.copies_parts
-            && self.layout.count() > 1
-            && !is_begun
-            && !self.copies.is_idle()
-    }
-
-    /// Lets the store copy a multi-part file if it is unchanged; otherwise leaves it to be sent.
-    pub(super) async fn copy_if_unchanged(self: Arc<Self>) -> Result<()> {
-        let this = Arc::clone(&self);
-        let Some(parts) = blocking(move || this.digests_if_unchanged()).await? else {
-            return Ok(());
-        };
-        if self.copy_whole(&FileDigest::from_parts(&parts), &parts).await? {
-            self.progress.finished.store(true, Ordering::Relaxed);
-            self.record_done(&parts)?;
-        }
-        Ok(())
-    }
-
-    /// Returns whether the remote has a file with the first and the last part of this one: changes mostly show there.
-    pub(super) fn seems_unchanged(&self) -> Result<bool> {
-        let source = SourceFile::open(&self.local_path, &self.file)?;
-        for index in [0, self.layout.count() - 1] {
-            let digest = digest_range(&source, self.layout.range(index), self.algorithm)?;
-            if self.copies.source_of_part(self.layout.size_bytes(), index, &digest).is_none() {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    /// Returns the digests of the file's parts if the remote has a file with all of them.
-    fn digests_if_unchanged(&self) -> Result<Option<Vec<PartDigest>>> {
-        if !self.seems_unchanged()? {
-            return Ok(None);
-        }
-        let parts = digest_parts(&self.local_path, &self.file, self.algorithm)?;
-        let digest = FileDigest::from_parts(&parts);
-        Ok(self.copies.source_of_file(&digest).map(|_| parts))
-    }
-}
-
-// Decides what the store may copy for one step's upload: files and file parts of an earlier revision of it, or of the
-// newest other step. A failed copy never fails an upload: the bytes are sent instead.
 
 /// The objects of an earlier step that the store may copy, shared by all files of one upload.
 #[derive(Debug, Default)]
@@ -148,67 +35,32 @@ pub(super) enum CopyOf {
     Part,
 }
 
-impl UploadSession {
-    /// Finds what the remote already has of this node's `files` of a step. A failure only costs bytes.
-    pub(super) async fn copy_sources(
-        &self,
+impl CopySources {
+    /// Finds what a remote already has of a node's files of a step, which have these sizes. A failure only costs bytes.
+    pub(super) async fn find(
+        remote: &RunRemote,
+        vault: &Vault,
         id: StepId,
         node: &NodeName,
         sizes: BTreeSet<u64>,
-    ) -> CopySources {
+    ) -> Self {
         let has_bytes = sizes.iter().any(|size| *size > 0);
-        let may_copy = self.remote.settings.copy_unchanged && self.remote.may_copy.load(Ordering::Relaxed);
-        if !has_bytes || !may_copy || !self.remote.store.capabilities().copies {
-            return CopySources::default();
+        let may_copy = remote.settings.copy_unchanged && remote.may_copy.load(Ordering::Relaxed);
+        if !has_bytes || !may_copy || !remote.store.capabilities().copies {
+            return Self::default();
         }
-        let planned = match self.previous_part(id, node).await {
-            Ok(Some(previous)) => Copies::plan(&sizes, &previous, &self.remote.keys),
+        let planned = match previous_part(remote, vault, id, node).await {
+            Ok(Some(previous)) => Copies::plan(&sizes, &previous, &remote.keys),
             Ok(None) => Ok(Copies::default()),
             Err(error) => Err(error),
         };
         let copies = planned.unwrap_or_else(|error| {
-            tracing::debug!(remote = %self.remote.name(), %error, "cannot copy inside the store: every file is sent");
+            tracing::debug!(remote = %remote.name(), %error, "cannot copy inside the store: every file is sent");
             Copies::default()
         });
-        CopySources { copies, ..CopySources::default() }
+        Self { copies, ..Self::default() }
     }
 
-    async fn previous_in_vault(&self, id: StepId) -> Result<Option<PartManifest>> {
-        let session = self.clone();
-        blocking(move || {
-            let scan = session.vault.steps(session.remote.keys.run())?;
-            let mut others: Vec<_> = scan.steps.into_iter().filter(|step| step.id() != id).collect();
-            others.sort_by_key(|step| nearness(id, step.id()));
-            for step in others.iter().rev() {
-                if is_durable_on(step, &session.remote)? {
-                    return step.manifest();
-                }
-            }
-            Ok(None)
-        })
-        .await
-    }
-
-    /// Returns this node's part of the nearest other step on this remote, as in [`nearness`]. If the vault still has that
-    /// step and knows it to be durable there, this takes no request; on a new node it takes one listing and two records.
-    async fn previous_part(&self, id: StepId, node: &NodeName) -> Result<Option<PartManifest>> {
-        if let Some(known) = self.previous_in_vault(id).await? {
-            return Ok(Some(known));
-        }
-        let committed = committed_ids(&self.remote).await?;
-        let others = committed.into_keys().filter(|known| *known != id);
-        let Some(nearest) = others.max_by_key(|known| nearness(id, *known)) else {
-            return Ok(None);
-        };
-        let commit = read_commit(&self.remote, nearest).await?;
-        match part_of(&commit, node) {
-            Some(part) => read_part_manifest(&self.remote, &commit, part).await.map(Some),
-            None => Ok(None),
-        }
-    }
-}
-
-impl CopySources {
     /// Whether nothing can be copied.
     pub(super) fn is_idle(&self) -> bool {
         self.copies.is_empty() || self.stopped.load(Ordering::Relaxed)
@@ -235,17 +87,23 @@ impl CopySources {
     }
 
     /// Handles a failed copy from `source`: decides what is retried, and warns if a user has to act.
-    pub(super) fn failed(&self, session: &UploadSession, (of, source): (CopyOf, &str), error: &Error) {
-        let remote = session.remote.name();
+    pub(super) fn failed(
+        &self,
+        on: &RunRemote,
+        observer: &dyn Observer,
+        (of, source): (CopyOf, &str),
+        error: &Error,
+    ) {
+        let remote = on.name();
         match error.kind() {
             ErrorKind::NotFound | ErrorKind::Damaged => {
                 let is_new =
                     self.unusable.lock().unwrap_or_else(PoisonError::into_inner).insert(source.to_owned());
                 if is_new && error.kind() == ErrorKind::Damaged {
-                    session.observer.warn(format!(
+                    observer.warn(format!(
                             "{} no longer holds what was uploaded and is not used as a copy source: {error} (check \
                              its step with `stepvault verify --deep`)",
-                            session.remote.describe(source)
+                            on.describe(source)
                         ));
                 } else {
                     tracing::debug!(%remote, source, %error, "sent instead of copied");
@@ -253,13 +111,13 @@ impl CopySources {
             }
             // These errors would recur for every part, or every file and step.
             ErrorKind::Failed if of == CopyOf::Part && !error.is_transient() => {
-                if session.remote.may_copy_parts.swap(false, Ordering::Relaxed) {
+                if on.may_copy_parts.swap(false, Ordering::Relaxed) {
                     tracing::info!(%remote, %error, "the store does not copy parts: changed files are sent again");
                 }
             }
             ErrorKind::Failed | ErrorKind::Denied | ErrorKind::Usage if !error.is_transient() => {
                 self.stop();
-                if session.remote.may_copy.swap(false, Ordering::Relaxed) {
+                if on.may_copy.swap(false, Ordering::Relaxed) {
                     tracing::info!(%remote, %error, "the store does not support copies: unchanged files are sent \
                                                      again");
                 }
@@ -270,6 +128,45 @@ impl CopySources {
             }
         }
     }
+}
+
+/// Returns this node's part of the nearest other step on this remote, as in [`nearness`]. If the vault still has that
+/// step and knows it to be durable there, this takes no request; on a new node it takes one listing and two records.
+async fn previous_part(
+    remote: &RunRemote,
+    vault: &Vault,
+    id: StepId,
+    node: &NodeName,
+) -> Result<Option<PartManifest>> {
+    if let Some(known) = previous_in_vault(remote, vault, id).await? {
+        return Ok(Some(known));
+    }
+    let committed = committed_ids(remote).await?;
+    let others = committed.into_keys().filter(|known| *known != id);
+    let Some(nearest) = others.max_by_key(|known| nearness(id, *known)) else {
+        return Ok(None);
+    };
+    let commit = read_commit(remote, nearest).await?;
+    match part_of(&commit, node) {
+        Some(part) => read_part_manifest(remote, &commit, part).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+async fn previous_in_vault(remote: &RunRemote, vault: &Vault, id: StepId) -> Result<Option<PartManifest>> {
+    let (remote, vault) = (remote.clone(), vault.clone());
+    blocking(move || {
+        let scan = vault.steps(remote.keys.run())?;
+        let mut others: Vec<_> = scan.steps.into_iter().filter(|step| step.id() != id).collect();
+        others.sort_by_key(|step| nearness(id, step.id()));
+        for step in others.iter().rev() {
+            if is_durable_on(step, &remote)? {
+                return step.manifest();
+            }
+        }
+        Ok(None)
+    })
+    .await
 }
 
 /// Returns how likely another step has the bytes of a step: a revision of it the most, otherwise the newest one.
@@ -287,14 +184,12 @@ fn part_of<'a>(commit: &'a Commit, node: &NodeName) -> Option<&'a CommittedPart>
     })
 }
 
-// Which bytes of a step a remote already has under the keys of an earlier step, so that they need not be sent again.
-
 /// The files of an earlier step, indexed by content. Of two files with the same content, the first by path counts.
 ///
 /// Paths are ignored, because some trainers include the step number in them. A file matches if it has the same size,
 /// is divided at the same offsets, and has the same bytes.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Copies {
+struct Copies {
     /// The object keys of the files.
     keys: Vec<String>,
     files: HashMap<(u64, ContentDigest), (usize, Crc32c)>,
@@ -314,11 +209,7 @@ impl Copies {
     ///
     /// # Errors
     /// When a path of the manifest yields no valid key.
-    pub(crate) fn plan(
-        wanted_sizes_bytes: &BTreeSet<u64>,
-        earlier: &PartManifest,
-        keys: &RunKeys,
-    ) -> Result<Self> {
+    fn plan(wanted_sizes_bytes: &BTreeSet<u64>, earlier: &PartManifest, keys: &RunKeys) -> Result<Self> {
         let mut copies = Self::default();
         for file in &earlier.files {
             let size = file.size_bytes;
@@ -340,18 +231,18 @@ impl Copies {
     }
 
     /// Returns whether there is nothing to copy from.
-    pub(crate) fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
     /// Returns the key of a file with exactly these bytes.
-    pub(crate) fn of_file(&self, digest: &FileDigest) -> Option<&str> {
+    fn of_file(&self, digest: &FileDigest) -> Option<&str> {
         let (source, crc32c) = self.files.get(&(digest.size_bytes, digest.content))?;
         (*crc32c == digest.crc32c).then(|| self.keys[*source].as_str())
     }
 
     /// Returns the key of a multipart file of that size that has these bytes as its part `index`.
-    pub(crate) fn of_part(&self, file_size_bytes: u64, index: u32, digest: &PartDigest) -> Option<&str> {
+    fn of_part(&self, file_size_bytes: u64, index: u32, digest: &PartDigest) -> Option<&str> {
         let place = Place { file_size_bytes, index, content: digest.content };
         self.parts.get(&place).map(|source| self.keys[*source].as_str())
     }

@@ -1,13 +1,11 @@
 //! Sends a file of a step: each part is read once, hashed, and copied inside the store or sent; then its object is completed
 //! and proved.
 
-use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
 use stepvault_core::digest::{ContentDigest, DigestAlgorithm, FileDigest, PartDigest};
 use stepvault_core::file_parts::{FileParts, MINIMUM_PART_SIZE_BYTES};
 use stepvault_core::observe::{Event, Observer, Tier};
@@ -16,17 +14,16 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::journal::{FileProgress, Journal, JournalRecord};
 use stepvault_local::seal_record::SealedFile;
 use stepvault_local::source::SourceFile;
-use stepvault_remote::payload::{BlockSource, Payload, READ_BLOCK_BYTES, Sending};
-use stepvault_remote::store::{Created, ObjectInfo, PartReceipt};
-use tokio::sync::{OnceCell, OwnedSemaphorePermit};
+use stepvault_remote::payload::{Payload, Sending};
+use stepvault_remote::store::{Created, ObjectInfo, PartReceipt, StoredChecksum};
+use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
-use super::copy::CopySources;
-use super::digests::{PartCell, StepDigests, changed_between_uploads};
+use super::copy::{CopyOf, CopySources};
+use super::read::{ReadPart, StepDigests};
 use super::session::UploadSession;
-use crate::blocking::blocking;
-use crate::local_digest::{digest_parts, digest_range, read_and_digest};
-use crate::memory::Buffer;
+use crate::blocking::{blocking, run_bounded};
+use crate::local_digest::{digest_parts, digest_range};
 
 /// While parts are acknowledged within this time, more of them at once pay off. Half of one that goes in half of the time shows
 /// it too, and is more than what a connection queues on a slow link.
@@ -55,7 +52,7 @@ pub(super) struct FileUpload {
 #[derive(Debug)]
 pub(super) struct SendProgress {
     /// Open from the first part to the last, so that hashing and sending use the same descriptor.
-    source: Arc<Mutex<Option<Arc<SourceFile>>>>,
+    pub(super) source: Arc<Mutex<Option<Arc<SourceFile>>>>,
     pub(super) upload: OnceCell<String>,
     receipts: Mutex<Vec<Option<PartReceipt>>>,
     remaining: AtomicU32,
@@ -64,7 +61,7 @@ pub(super) struct SendProgress {
     /// Whether some of it was copied inside the store.
     was_copied: AtomicBool,
     /// Whether nothing is left to do for it.
-    pub(super) finished: AtomicBool,
+    finished: AtomicBool,
 }
 
 impl SendProgress {
@@ -139,13 +136,28 @@ pub(super) enum OtherWriters {
 
 /// What is left to do for a file, by one task each.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Work {
+enum Work {
     /// Another writer has sent it: its bytes are compared.
     Compare,
     /// Send or copy a part. The task of the last one completes and proves the file.
     Part(u32),
     /// All parts were sent, and the file was not completed.
     Complete,
+}
+
+impl UploadSession {
+    /// Copies inside the store what it already has, and sends the rest of these files.
+    pub(super) async fn send_batch(&self, uploads: &[Arc<FileUpload>]) -> Result<()> {
+        let (mut unchanged, left) = (uploads.to_vec(), uploads.to_vec());
+        unchanged.retain(|upload| upload.may_be_copied_whole());
+        let copies = unchanged.into_iter().map(FileUpload::copy_if_unchanged);
+        run_bounded(copies, self.remote.settings.max_concurrent_requests).await?;
+        let missing = left.into_iter().flat_map(|upload| {
+            let work = upload.work().into_iter();
+            work.map(move |work| Arc::clone(&upload).run(work))
+        });
+        run_bounded(missing, self.parts_at_once).await
+    }
 }
 
 impl FileUpload {
@@ -157,8 +169,55 @@ impl FileUpload {
         self.progress.lost.load(Ordering::Relaxed)
     }
 
+    /// Whether to check, before anything is sent, that a multi-part file is unchanged: only on stores that copy whole
+    /// objects only.
+    pub(super) fn may_be_copied_whole(&self) -> bool {
+        let capabilities = self.session.remote.store.capabilities();
+        let is_begun = self.others == OtherWriters::Sent || self.progress.upload.get().is_some();
+        capabilities.copies
+            && !capabilities.copies_parts
+            && self.layout.count() > 1
+            && !is_begun
+            && !self.copies.is_idle()
+    }
+
+    /// Lets the store copy a multi-part file if it is unchanged; otherwise leaves it to be sent.
+    async fn copy_if_unchanged(self: Arc<Self>) -> Result<()> {
+        let this = Arc::clone(&self);
+        let Some(parts) = blocking(move || this.digests_if_unchanged()).await? else {
+            return Ok(());
+        };
+        if self.copy_whole(&FileDigest::from_parts(&parts), &parts).await? {
+            self.progress.finished.store(true, Ordering::Relaxed);
+            self.record_done(&parts)?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether the remote has a file with the first and the last part of this one: changes mostly show there.
+    pub(super) fn seems_unchanged(&self) -> Result<bool> {
+        let source = SourceFile::open(&self.local_path, &self.file)?;
+        for index in [0, self.layout.count() - 1] {
+            let digest = digest_range(&source, self.layout.range(index), self.algorithm)?;
+            if self.copies.source_of_part(self.layout.size_bytes(), index, &digest).is_none() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Returns the digests of the file's parts if the remote has a file with all of them.
+    fn digests_if_unchanged(&self) -> Result<Option<Vec<PartDigest>>> {
+        if !self.seems_unchanged()? {
+            return Ok(None);
+        }
+        let parts = digest_parts(&self.local_path, &self.file, self.algorithm)?;
+        let digest = FileDigest::from_parts(&parts);
+        Ok(self.copies.source_of_file(&digest).map(|_| parts))
+    }
+
     /// Returns what is left to do.
-    pub(super) fn work(&self) -> Vec<Work> {
+    fn work(&self) -> Vec<Work> {
         if self.progress.finished.load(Ordering::Relaxed) {
             return Vec::new();
         }
@@ -181,7 +240,7 @@ impl FileUpload {
     }
 
     /// Does one of the things that are left.
-    pub(super) async fn run(self: Arc<Self>, work: Work) -> Result<()> {
+    async fn run(self: Arc<Self>, work: Work) -> Result<()> {
         match work {
             Work::Compare => {
                 self.session.cpu_share.turn(range_length(self.layout, 0)).await;
@@ -251,6 +310,24 @@ impl FileUpload {
         self.journal.as_ref().map_or(Ok(()), |journal| journal.append(record))
     }
 
+    /// Lets the store copy one part; returns `None` when its bytes have to be sent.
+    async fn copy_part(&self, upload: &str, index: u32, digest: &PartDigest) -> Option<PartReceipt> {
+        let store = &self.session.remote.store;
+        let source = self
+            .copies
+            .source_of_part(self.layout.size_bytes(), index, digest)
+            .filter(|_| store.capabilities().copies_parts)
+            .filter(|_| self.session.remote.may_copy_parts.load(Ordering::Relaxed))?;
+        let start = self.layout.range(index).start;
+        match store.copy_part(source, &self.key, upload, index, start, digest).await {
+            Ok(receipt) => Some(receipt),
+            Err(error) => {
+                self.copy_failed((CopyOf::Part, source), &error);
+                None
+            }
+        }
+    }
+
     /// Sends a part's bytes, and frees their memory before it returns.
     async fn send_bytes(
         &self,
@@ -314,6 +391,45 @@ impl FileUpload {
         in_flight.acknowledged();
         self.report_bytes(digest.size_bytes, false);
         self.record_done(&parts)
+    }
+
+    /// Lets the store copy the whole file and proves the result; returns false when its bytes have to be sent.
+    async fn copy_whole(&self, digest: &FileDigest, parts: &[PartDigest]) -> Result<bool> {
+        let Some(source) = self.copies.source_of_file(digest) else {
+            return Ok(false);
+        };
+        let created = match self.session.remote.store.copy(source, &self.key).await {
+            Ok(created) => created,
+            Err(error) => {
+                self.copy_failed((CopyOf::File, source), &error);
+                return Ok(false);
+            }
+        };
+        let written = created.written();
+        let proved = match created {
+            // Some stores answer a copy without a checksum but return it on HEAD.
+            Created::Written(head) if head.checksum == StoredChecksum::None => {
+                self.prove(Created::Exists, digest, parts).await
+            }
+            created => self.prove(created, digest, parts).await,
+        };
+        match proved {
+            Ok(()) => {
+                self.report_bytes(digest.size_bytes, true);
+                Ok(true)
+            }
+            Err(error) if error.kind() != ErrorKind::Damaged => Err(error),
+            Err(error) if !self.is_own_object(written).await? => Err(self.key_taken(&error)),
+            Err(error) => {
+                self.copy_failed((CopyOf::File, source), &error);
+                self.session.remote.delete(vec![self.key.clone()]).await?;
+                Ok(false)
+            }
+        }
+    }
+
+    fn copy_failed(&self, copy: (CopyOf, &str), error: &Error) {
+        self.copies.failed(&self.session.remote, &*self.session.observer, copy, error);
     }
 
     fn in_flight(&self) -> InFlight {
@@ -423,7 +539,7 @@ impl FileUpload {
     }
 
     /// Reports uploaded bytes to the observer.
-    pub(super) fn report_bytes(&self, bytes: u64, is_copy: bool) {
+    fn report_bytes(&self, bytes: u64, is_copy: bool) {
         let tier = &self.session.remote.tier;
         if is_copy {
             self.progress.was_copied.store(true, Ordering::Relaxed);
@@ -434,7 +550,7 @@ impl FileUpload {
         }
     }
 
-    pub(super) fn record_done(&self, parts: &[PartDigest]) -> Result<()> {
+    fn record_done(&self, parts: &[PartDigest]) -> Result<()> {
         let (tier, path) = (&self.session.remote.tier, &self.file.path);
         self.record(&JournalRecord::FileDone { path: path.clone(), parts: parts.to_vec() })?;
         self.session.observer.on_event(&Event::FileDone { tier, path });
@@ -476,198 +592,11 @@ fn range_length(layout: FileParts, index: u32) -> u64 {
     range.end - range.start
 }
 
-// Reads and hashes file parts: into memory while there is plenty, otherwise only for their digest, to be read again while
-// they are sent.
-
-/// The memory of a body that is read again while it is sent: the block that the connection takes its slices from, the
-/// next one, and what the connection has queued.
-const STREAMED_BYTES: usize = 2 * READ_BLOCK_BYTES;
-
-impl FileUpload {
-    async fn source(&self) -> Result<Arc<SourceFile>> {
-        let (slot, path, file) =
-            (Arc::clone(&self.progress.source), self.local_path.clone(), self.file.clone());
-        blocking(move || {
-            let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(source) = slot.as_ref() {
-                return Ok(Arc::clone(source));
-            }
-            let source = Arc::new(SourceFile::open(&path, &file)?);
-            *slot = Some(Arc::clone(&source));
-            Ok(source)
-        })
-        .await
-    }
-
-    async fn read_part(&self, index: u32) -> Result<ReadPart> {
-        let range = self.layout.range(index);
-        let source = self.source().await?;
-        match self.buffer_for(range.end - range.start).await? {
-            Some(buffer) => self.read(source, index, buffer).await,
-            None => self.hash(source, index).await,
-        }
-    }
-
-    /// Reads a file of one part, and checks after its last byte that it is what was sealed.
-    async fn read_whole(&self) -> Result<ReadPart> {
-        let (path, file, algorithm) = (self.local_path.clone(), self.file.clone(), self.algorithm);
-        let buffer = match (self.buffer_for(self.layout.size_bytes()).await?, self.shared_digest(0)) {
-            (Some(buffer), None) => {
-                let read = blocking(move || {
-                    let source = SourceFile::open(&path, &file)?;
-                    let read = read_and_digest(&source, 0, buffer, algorithm)?;
-                    source.check_unchanged()?;
-                    Ok(read)
-                });
-                return Ok(ReadPart::held(read.await?));
-            }
-            (buffer, _) => buffer,
-        };
-        let source = blocking(move || Ok(Arc::new(SourceFile::open(&path, &file)?))).await?;
-        let part = match buffer {
-            Some(buffer) => self.read(Arc::clone(&source), 0, buffer).await?,
-            None => self.hash(Arc::clone(&source), 0).await?,
-        };
-        blocking(move || source.check_unchanged()).await?;
-        Ok(part)
-    }
-
-    /// Reads a part into memory, and hashes it unless its digest is known.
-    async fn read(&self, source: Arc<SourceFile>, index: u32, mut buffer: Buffer) -> Result<ReadPart> {
-        let (start, algorithm) = (self.layout.range(index).start, self.algorithm);
-        let Some(shared) = self.shared_digest(index) else {
-            let read = blocking(move || read_and_digest(&source, start, buffer, algorithm));
-            return Ok(ReadPart::held(read.await?));
-        };
-        let mut is_read = false;
-        let digest = *shared
-            .get_or_try_init(|| async {
-                let (source, unread) = (Arc::clone(&source), std::mem::take(&mut buffer));
-                let (read, digest) =
-                    blocking(move || read_and_digest(&source, start, unread, algorithm)).await?;
-                (buffer, is_read) = (read, true);
-                Ok::<_, Error>(digest)
-            })
-            .await?;
-        if !is_read {
-            buffer = blocking(move || {
-                buffer.fill(|position, block| source.read_at(start + position, block))?;
-                Ok(buffer)
-            })
-            .await?;
-        }
-        Ok(ReadPart::held((buffer, digest)))
-    }
-
-    /// Returns the place of a part's digest that all remotes of the step share.
-    fn shared_digest(&self, index: u32) -> Option<PartCell> {
-        self.digests.as_ref()?.part(&self.file, index)
-    }
-
-    /// Returns how the bytes of a part differ from what an upload to another remote has hashed, if they do.
-    async fn changed_since_hashed(&self, index: u32) -> Option<Error> {
-        let shared = self.shared_digest(index)?;
-        let known = *shared.get()?;
-        let (path, file, range) = (self.local_path.clone(), self.file.clone(), self.layout.range(index));
-        let algorithm = self.algorithm;
-        let hashed = blocking(move || digest_range(&SourceFile::open(&path, &file)?, range, algorithm)).await;
-        match hashed {
-            Ok(digest) if digest == known => None,
-            Ok(_) => {
-                if let Some(digests) = &self.digests {
-                    digests.forget(&self.file, index);
-                }
-                Some(changed_between_uploads(&self.local_path.display()))
-            }
-            Err(error) => Some(error),
-        }
-    }
-
-    /// Returns memory for a whole body; `None` where there is not plenty for the requests that the store is worth, and the
-    /// body can be read again while it is sent: the store streams bodies, and parts are acknowledged quickly. On a slow
-    /// link, more of them at once would only take longer, and none would be whole when the machine is taken away.
-    async fn buffer_for(&self, size_bytes: u64) -> Result<Option<Buffer>> {
-        let size = usize::try_from(size_bytes).unwrap_or(usize::MAX);
-        let budget = &self.session.budget;
-        let store = &self.session.remote.store;
-        let streams = store.capabilities().streams_bodies && size > STREAMED_BYTES;
-        // The bodies of all concurrent requests fit into memory, also after the next step up in concurrency: reading them
-        // twice would gain nothing.
-        let suffices = store.concurrency_limit().is_some_and(|limit| budget.holds(2 * limit.current(), size));
-        if !streams || suffices {
-            return budget.take(size).await.map(Some);
-        }
-        if let Some(buffer) = budget.take_if_plenty(size) {
-            return Ok(Some(buffer));
-        }
-        let mut acks_fast = self.session.state.acks_fast.subscribe();
-        tokio::select! {
-            // The fixed order lets a simulation be repeated.
-            biased;
-            Ok(_) = acks_fast.wait_for(|acks_fast| *acks_fast) => Ok(None),
-            buffer = budget.take(size) => buffer.map(Some),
-        }
-    }
-
-    /// Hashes a part whose bytes are read again for each request, from the same open file: the store checks them against
-    /// the digest.
-    async fn hash(&self, source: Arc<SourceFile>, index: u32) -> Result<ReadPart> {
-        let range = self.layout.range(index);
-        let (start, size_bytes, algorithm) = (range.start, range.end - range.start, self.algorithm);
-        let room = self.session.budget.reserve(STREAMED_BYTES).await?;
-        let hash = || async {
-            let hashed = Arc::clone(&source);
-            let _turn = self.session.state.hashing.acquire().await;
-            blocking(move || digest_range(&hashed, range, algorithm)).await
-        };
-        let digest = match self.shared_digest(index) {
-            Some(shared) => *shared.get_or_try_init(hash).await?,
-            None => hash().await?,
-        };
-        let source: Arc<dyn BlockSource> = Arc::new(SourceRange { source, start });
-        Ok(ReadPart { body: Payload::read_from(&source, size_bytes), digest, room: Some(room) })
-    }
-}
-
-/// A part that was read and hashed.
-struct ReadPart {
-    body: Payload,
-    digest: PartDigest,
-    /// The memory of a body that is read again while it is sent.
-    room: Option<OwnedSemaphorePermit>,
-}
-
-impl ReadPart {
-    fn held((buffer, digest): (Buffer, PartDigest)) -> Self {
-        Self { body: buffer.into_payload(), digest, room: None }
-    }
-}
-
-/// A range of a sealed file, from `start` on.
-#[derive(Debug)]
-struct SourceRange {
-    source: Arc<SourceFile>,
-    start: u64,
-}
-
-impl BlockSource for SourceRange {
-    fn read(&self, offset: u64, length: usize) -> io::Result<Bytes> {
-        let mut block = vec![0; length];
-        self.source.read_at(self.start + offset, &mut block).map_err(io::Error::other)?;
-        Ok(block.into())
-    }
-}
-
 // Proves what was sent: each object when it is complete.
 
 impl FileUpload {
     /// Proves that the object holds the file: by the store's checksum if it can be trusted, otherwise byte for byte.
-    pub(super) async fn prove(
-        &self,
-        created: Created,
-        digest: &FileDigest,
-        parts: &[PartDigest],
-    ) -> Result<()> {
+    async fn prove(&self, created: Created, digest: &FileDigest, parts: &[PartDigest]) -> Result<()> {
         let (remote, key) = (&self.session.remote, &self.key);
         let subject = remote.describe(key);
         let damaged = |why: &str| {
@@ -702,7 +631,7 @@ impl FileUpload {
 
     /// Whether the object under the key was written by this upload and may therefore be deleted: objects created by
     /// another writer must not be (S1).
-    pub(super) async fn is_own_object(&self, written: Option<ObjectInfo>) -> Result<bool> {
+    async fn is_own_object(&self, written: Option<ObjectInfo>) -> Result<bool> {
         let Some(written) = written else {
             return Ok(false);
         };
@@ -715,7 +644,7 @@ impl FileUpload {
 
     /// Returns the error for a key that holds different bytes. They must not be deleted: their writer may have proved
     /// them already and be about to commit them, or have named them in a part.
-    pub(super) fn key_taken(&self, found: &Error) -> Error {
+    fn key_taken(&self, found: &Error) -> Error {
         if self.others == OtherWriters::None {
             return Error::new(ErrorKind::Conflict, "cannot upload a file: its key is taken")
                 .on(self.session.remote.describe(&self.key))

@@ -3,10 +3,11 @@
 mod ahead;
 mod commit;
 mod copy;
-mod digests;
 mod file;
+mod read;
 mod session;
 
 pub use ahead::{CopiedStep, CopyInProgress, ShownCopy, UploadAhead};
-pub use digests::SharedDigests;
-pub use session::{UploadSession, Uploaded, missing_bytes};
+pub use read::SharedDigests;
+pub(crate) use session::{PARTS_POLL_INTERVAL, upload_everywhere};
+pub use session::{RemoteOutcome, UploadSession, Uploaded, missing_bytes};

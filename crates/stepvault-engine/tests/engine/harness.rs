@@ -23,7 +23,7 @@ use stepvault_engine::push::{CheckpointToSeal, MetricsSource, PushReport, push};
 use stepvault_engine::restore::{RestoreContext, RestoreReport, RestoreRequest, Target, restore};
 use stepvault_engine::tier::catalog::committed_ids;
 use stepvault_engine::tier::run_remote::RunRemote;
-use stepvault_engine::upload::{CopyInProgress, UploadSession};
+use stepvault_engine::upload::UploadSession;
 use stepvault_local::seal_record::AttemptOrigin;
 use stepvault_local::tree::Checkpoint;
 use stepvault_local::vault::Vault;
@@ -219,7 +219,7 @@ impl Rig {
             is_overwritten: false,
             metrics_source: MetricsSource::default(),
             digest: Some(self.digest),
-            shown_in: CopyInProgress::default(),
+            shown_in: None,
         }
     }
 

@@ -20,12 +20,10 @@ use stepvault_engine::launches::knows_launches;
 use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::placement::{CurrentWriter, Outcome, determine_attempts, make_provisional_again};
 use stepvault_engine::prune::{LocalPrune, prune_local};
-use stepvault_engine::push::{
-    CheckpointToSeal, MetricsSource, SealOutcome, checkpoint_at, identify_and_seal,
-};
+use stepvault_engine::push::{CheckpointToSeal, MetricsSource, SealOutcome, identify_and_seal};
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_engine::tier::step_state::forget_lost_steps;
-use stepvault_engine::upload::{CopyInProgress, UploadSession, Uploaded};
+use stepvault_engine::upload::{UploadSession, Uploaded};
 use stepvault_local::seal_record::{AttemptOrigin, SealedFile};
 use stepvault_local::sealed::{SealedStep, UploadState};
 use stepvault_local::source::SourceFile;
@@ -187,7 +185,7 @@ impl Agent {
             run: self.remotes[0].keys.run().clone(),
             checkpoint: Checkpoint {
                 links: if announced.is_some() { LinkPolicy::ReflinkOrCopy } else { LinkPolicy::Auto },
-                ..checkpoint_at(source).unwrap()
+                ..Checkpoint::at(source).unwrap()
             },
             tree: None,
             step: announced,
@@ -203,7 +201,7 @@ impl Agent {
             is_overwritten: false,
             metrics_source: MetricsSource::default(),
             digest: Some(self.digest),
-            shown_in: CopyInProgress::default(),
+            shown_in: None,
         }
     }
 

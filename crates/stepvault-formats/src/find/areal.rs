@@ -5,7 +5,7 @@ use std::io;
 
 use serde::Deserialize;
 
-use super::unit::{Member, Unit, UnitFile, files_of};
+use super::units::{Member, Unit, UnitFile, files_of};
 use crate::profile::pattern::PathParts;
 use crate::profile::template::{last_component, parent_prefix};
 use crate::text_file::read_json;

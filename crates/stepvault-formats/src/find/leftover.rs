@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 use stepvault_core::timestamp::Timestamp;
 
 use super::copies::{MAX_COMPARED, is_same_content};
-use super::unit::{files_of, newest_of, total_bytes};
-use super::units::{holds_state, is_text_alone};
+use super::units::{files_of, holds_state, is_text_alone, newest_of, total_bytes};
 use super::{Found, FoundStep};
 use crate::not_checkpoint::{is_no_checkpoint, is_tracker};
 use crate::profile::template::last_component;

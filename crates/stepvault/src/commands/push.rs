@@ -14,15 +14,14 @@ use stepvault_core::nodes::listed;
 use stepvault_core::{Attempt, Clock as _, Error, ErrorKind, RelativePath, Result, Step, StepId};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::exclusive::{ExclusiveRun, Purpose};
+use stepvault_engine::inspect::{SourceCheck, check_source};
 use stepvault_engine::placement::CurrentWriter;
-use stepvault_engine::push::{
-    CheckpointToSeal, MetricsSource, PushReport, RemoteOutcome, SourceCheck, check_source, checkpoint_at,
-    push,
-};
-use stepvault_engine::upload::{CopyInProgress, Uploaded};
+use stepvault_engine::push::{CheckpointToSeal, MetricsSource, PushReport, push};
+use stepvault_engine::upload::{RemoteOutcome, Uploaded};
 use stepvault_formats::find::Extent;
 use stepvault_local::clock::SystemClock;
 use stepvault_local::seal_record::AttemptOrigin;
+use stepvault_local::tree::Checkpoint;
 use tokio::time::sleep;
 
 use crate::arguments::values::{checked, duration, metric};
@@ -154,7 +153,7 @@ pub(super) async fn execute(tiers: &Tiers, arguments: PushArguments) -> Result<P
         tiers.output.warn(&format!("the checkpoint is damaged and is uploaded unchanged: {fault}"));
     }
     let config = &tiers.settings.config;
-    let mut checkpoint = checkpoint_at(&arguments.source)?;
+    let mut checkpoint = Checkpoint::at(&arguments.source)?;
     checkpoint.links = if arguments.copy { LinkPolicy::Copy } else { config.local.links };
     // This command waits for the upload, so that nothing has to be copied unless that is asked for.
     checkpoint.in_place = checkpoint.links == LinkPolicy::Auto;
@@ -178,7 +177,7 @@ pub(super) async fn execute(tiers: &Tiers, arguments: PushArguments) -> Result<P
         is_overwritten: checked.is_overwritten,
         metrics_source: MetricsSource::of(&tiers.run),
         digest: tiers.run.digest,
-        shown_in: CopyInProgress::default(),
+        shown_in: None,
     };
     let patience = arguments.wait_for_nodes;
     let patience = patience.unwrap_or(config.upload.incomplete_after);
