@@ -2,12 +2,12 @@
 //! and proved.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use stepvault_core::digest::{ContentDigest, DigestAlgorithm, FileDigest, PartDigest};
-use stepvault_core::file_parts::{FileParts, MINIMUM_PART_SIZE_BYTES};
+use stepvault_core::file_parts::FileParts;
 use stepvault_core::observe::{Event, Observer, Tier};
 use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, ErrorKind, Result};
@@ -25,8 +25,7 @@ use super::session::UploadSession;
 use crate::blocking::{blocking, run_bounded};
 use crate::local_digest::{digest_parts, digest_range};
 
-/// While parts are acknowledged within this time, more of them at once pay off. Half of one that goes in half of the time shows
-/// it too, and is more than what a connection queues on a slow link.
+/// While parts are acknowledged within this time, more of them at once pay off.
 const FAST_ACK: Duration = Duration::from_secs(2);
 
 /// One file that is being uploaded.
@@ -436,14 +435,7 @@ impl FileUpload {
         let (observer, tier) = (Arc::clone(&self.session.observer), self.session.remote.tier.clone());
         let report = {
             let (observer, tier) = (Arc::clone(&observer), tier.clone());
-            let (state, begun, sent_bytes) =
-                (Arc::clone(&self.session.state), Instant::now(), AtomicU64::default());
-            move |change_bytes: i64| {
-                let before = sent_bytes.fetch_add(change_bytes.cast_unsigned(), Ordering::Relaxed);
-                let sent_bytes = before.wrapping_add_signed(change_bytes);
-                if sent_bytes >= MINIMUM_PART_SIZE_BYTES / 2 && begun.elapsed() <= FAST_ACK / 2 {
-                    state.acks_fast.send_if_modified(|acks_fast| !std::mem::replace(acks_fast, true));
-                }
+            move |change_bytes| {
                 observer.on_event(&Event::BytesInFlight { tier: &tier, change_bytes });
             }
         };

@@ -1,7 +1,4 @@
-//! Uploads with less memory than their parts need: the bytes of some are read again whenever they are sent.
-
-use std::collections::BTreeSet;
-use std::time::Duration;
+//! Uploads with less memory than a part: its bytes are read again whenever they are sent.
 
 use stepvault_core::remote_settings::Transport;
 use stepvault_engine::memory::MemoryBudget;
@@ -9,7 +6,7 @@ use stepvault_testkit::faults::{FaultAction, Faults};
 use stepvault_testkit::gcs::StrictGcs;
 use stepvault_testkit::s3::StrictS3;
 
-use crate::harness::{Rig, cut_when, snapshot};
+use crate::harness::{Rig, snapshot};
 
 /// Of three parts, and of one.
 const FILES: [(&str, usize); 3] = [("large.bin", (17 << 20) + 5), ("whole.bin", 3 << 20), ("small", 7)];
@@ -40,21 +37,4 @@ async fn parts_are_read_again_for_each_attempt() {
         rig.add_gcs_over(transport, "google", &server).await;
         is_sent_whole(rig, server.faults()).await;
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn parts_that_go_fast_are_joined_by_others_before_they_are_acknowledged() {
-    const PARTS: usize = 6;
-    let server = StrictS3::start();
-    let mut rig = Rig::with_s3(&server).await;
-    // Half of it is for bodies that are held: two parts.
-    rig.budget = MemoryBudget::new(32 << 20);
-    let step = rig.write_step(100, &[("large.bin", PARTS * (8 << 20))], 1, 1_800_000_000);
-    server.faults().inject("PUT", "large.bin", u64::MAX, FaultAction::ApplyThenDelay(Duration::from_mins(2)));
-    let all_began = || {
-        let requests = server.faults().requests();
-        let parts = requests.iter().filter(|one| one.method == "PUT" && one.path.contains("large.bin"));
-        parts.map(|one| &one.path).collect::<BTreeSet<_>>().len() == PARTS
-    };
-    cut_when(server.faults(), rig.push(&step), all_began).await;
 }
