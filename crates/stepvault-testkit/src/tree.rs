@@ -6,6 +6,21 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use tempfile::TempDir;
+
+/// Room that a filesystem in memory must have for a temporary directory to be on it.
+const ROOM_IN_MEMORY_BYTES: u64 = 4 << 30;
+
+/// Returns a temporary directory for files whose bytes need not survive a power cut: in memory, where syncing takes no
+/// time, if there is room, else on the disk.
+pub fn fast_directory() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    let has_room = rustix::fs::statvfs(memory)
+        .is_ok_and(|space| space.f_bavail.saturating_mul(space.f_frsize) >= ROOM_IN_MEMORY_BYTES);
+    let in_memory = has_room.then(|| tempfile::tempdir_in(memory).ok()).flatten();
+    in_memory.unwrap_or_else(|| tempfile::tempdir().unwrap())
+}
+
 /// Files by their path, with their modes and bytes.
 pub type FileTree = BTreeMap<PathBuf, (u32, Vec<u8>)>;
 

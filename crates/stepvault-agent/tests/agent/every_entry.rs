@@ -122,13 +122,16 @@ async fn a_damaged_step_that_was_never_sealed_counts() {
 #[tokio::test]
 async fn a_first_save_waits_for_a_file_that_can_hold_state() {
     let node = Node::new();
-    let service = node.start(automatic(&node).await);
+    let mut options = automatic(&node).await;
+    options.runs[0].complete = Completion::Auto(Duration::from_millis(300));
+    let service = node.start(options);
     let step = node.outputs().join("checkpoint-5");
     std::fs::create_dir(&step).unwrap();
     for name in ["config.json", "generation_config.json"] {
         std::fs::write(step.join(name), "{}").unwrap();
     }
-    tokio::time::sleep(Duration::from_secs(4)).await;
+    // Files of this moment are quiet when they are at least a second old.
+    tokio::time::sleep(Duration::from_secs(3)).await;
     assert!(sealed(&node).is_empty());
     write_files(&step, &[("state.bin", 50)], 0);
     node.until_durable("disk", 5).await;
@@ -140,14 +143,14 @@ async fn a_first_save_waits_for_a_file_that_can_hold_state() {
 async fn a_step_waits_for_the_members_that_earlier_steps_have() {
     let node = Node::new();
     let mut options = automatic(&node).await;
-    options.runs[0].complete = Completion::Auto(Duration::from_secs(2));
+    options.runs[0].complete = Completion::Auto(Duration::from_secs(1));
     let service = node.start(options);
     let write = |name: &str| std::fs::write(node.outputs().join(name), b"\x07state").unwrap();
     write("model_10.bin");
     write("optim_10.bin");
     node.until_durable("disk", 10).await;
     write("model_20.bin");
-    tokio::time::sleep(Duration::from_secs(5)).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!(sealed(&node), [id(1, 10)]);
     write("optim_20.bin");
     node.until_durable("disk", 20).await;

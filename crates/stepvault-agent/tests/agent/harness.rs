@@ -24,6 +24,7 @@ use stepvault_testkit::faults::RequestRecord;
 use stepvault_testkit::gcs::StrictGcs;
 use stepvault_testkit::recorder::Recorder;
 use stepvault_testkit::s3::StrictS3;
+use stepvault_testkit::tree::fast_directory;
 use tokio_util::sync::CancellationToken;
 
 use crate::support::write_files;
@@ -46,7 +47,7 @@ pub fn id(attempt: u32, step: u64) -> StepId {
 
 impl Node {
     pub fn new() -> Self {
-        let place = tempfile::tempdir().unwrap();
+        let place = fast_directory();
         std::fs::create_dir(place.path().join("outputs")).unwrap();
         Self { place, recorder: Arc::default() }
     }

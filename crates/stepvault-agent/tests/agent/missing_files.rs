@@ -8,6 +8,8 @@ use stepvault_core::config::Completion;
 use crate::harness::{Node, id};
 use crate::support::write_files;
 
+/// The files have old times, so that only the time counts for which they are watched.
+const QUIET: Duration = Duration::from_millis(400);
 const FILES: [(&str, usize); 2] = [("model.dat", 100_000), ("optimizer.dat", 50_000)];
 
 async fn quiet_options(node: &Node, quiet: Duration) -> AgentOptions {
@@ -27,7 +29,7 @@ async fn a_step_that_lacks_a_file_of_all_earlier_ones_waits_and_is_sealed_in_the
     let node = Node::new();
     save(&node, 10, 2);
     save(&node, 20, 2);
-    let service = node.start(quiet_options(&node, Duration::from_secs(1)).await);
+    let service = node.start(quiet_options(&node, QUIET).await);
     node.until_durable("disk", 20).await;
     save(&node, 30, 1);
     node.until_heard("step_30 is not sealed yet: it lacks optimizer.dat, which all earlier steps have").await;
@@ -47,7 +49,7 @@ async fn a_step_that_lacks_a_file_of_all_earlier_ones_waits_and_is_sealed_in_the
 async fn a_step_that_gets_its_file_late_is_sealed_with_it() {
     let node = Node::new();
     save(&node, 10, 2);
-    let service = node.start(quiet_options(&node, Duration::from_secs(2)).await);
+    let service = node.start(quiet_options(&node, 2 * QUIET).await);
     node.until_durable("disk", 10).await;
     save(&node, 20, 1);
     node.until_heard("step_20 is not sealed yet: it lacks optimizer.dat").await;
@@ -62,14 +64,14 @@ async fn a_step_that_gets_its_file_late_is_sealed_with_it() {
 async fn the_vault_knows_what_a_step_has_and_a_stop_seals_what_lacks_it() {
     let node = Node::new();
     let first = save(&node, 10, 2);
-    let options = quiet_options(&node, Duration::from_secs(1)).await;
+    let options = quiet_options(&node, QUIET).await;
     let service = node.start(options.clone());
     node.until_durable("disk", 10).await;
     service.stop();
     std::fs::remove_dir_all(first).unwrap();
     save(&node, 20, 1);
     let mut patient = options;
-    patient.runs[0].complete = Completion::Auto(Duration::from_secs(3));
+    patient.runs[0].complete = Completion::Auto(3 * QUIET);
     let service = node.start(patient);
     node.until_heard("step_20 is not sealed yet: it lacks optimizer.dat").await;
     let report = service.stop();
@@ -84,7 +86,7 @@ async fn a_single_round_seals_what_lacks_a_file_with_a_warning() {
     save(&node, 10, 2);
     save(&node, 20, 2);
     save(&node, 30, 1);
-    let report = node.once(quiet_options(&node, Duration::from_secs(1)).await);
+    let report = node.once(quiet_options(&node, QUIET).await);
     assert!(report.is_durable() && report.sealed.total == 3, "{report:?}");
     let taken = node.recorder.lines_with("step_30 is sealed although it lacks optimizer.dat");
     assert_eq!(taken.len(), 1, "{taken:?}");

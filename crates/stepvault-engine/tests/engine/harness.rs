@@ -35,6 +35,7 @@ use stepvault_testkit::gcs::StrictGcs;
 pub use stepvault_testkit::random::bytes;
 use stepvault_testkit::recorder::Recorder;
 use stepvault_testkit::s3::StrictS3;
+use stepvault_testkit::tree::fast_directory;
 
 pub struct Rig {
     pub directory: tempfile::TempDir,
@@ -73,7 +74,7 @@ pub fn in_launch_since(since: Timestamp, request: CheckpointToSeal) -> Checkpoin
 impl Rig {
     /// A run without remotes.
     pub fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = fast_directory();
         let vault = Vault::open_or_create(&directory.path().join("vault")).unwrap();
         let recorder = Arc::new(Recorder::default());
         let observer: Arc<dyn Observer> = recorder.clone();

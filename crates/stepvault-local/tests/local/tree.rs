@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::fs::{CWD, Mode};
 use stepvault_core::ErrorKind;
-use stepvault_core::manifest::Shape;
+use stepvault_core::manifest::{MAX_ENTRIES, Shape};
 use stepvault_core::path::RelativePath;
 use stepvault_local::tree::{scan, scan_members};
 
@@ -49,6 +49,30 @@ fn a_single_file_is_a_checkpoint() {
 fn nothing_there_is_not_found() {
     let place = Place::new();
     assert_eq!(error(scan(&place.at("missing"))).kind(), ErrorKind::NotFound);
+}
+
+/// However short their names are.
+#[test]
+fn as_many_entries_as_a_manifest_lists_are_read_and_one_more_is_refused() {
+    let place = Place::within(Path::new("/dev/shm"));
+    let root = place.at("run/step_1");
+    fs::create_dir_all(&root).unwrap();
+    let mut first = root.join("0");
+    for number in 0..MAX_ENTRIES {
+        let path = root.join(number.to_string());
+        // A filesystem limits the names of one file.
+        if number.is_multiple_of(30_000) {
+            fs::write(&path, "").unwrap();
+            first = path;
+        } else {
+            fs::hard_link(&first, path).unwrap();
+        }
+    }
+    assert_eq!(scan(&root).unwrap().files.len(), MAX_ENTRIES);
+    fs::create_dir(root.join("one-more")).unwrap();
+    let refused = error(scan(&root));
+    assert_eq!(refused.kind(), ErrorKind::Usage);
+    assert!(refused.to_string().ends_with("step_1\": it has more than 150000 entries"), "{refused}");
 }
 
 #[test]

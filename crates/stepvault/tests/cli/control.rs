@@ -159,7 +159,7 @@ fn a_frozen_agent_does_not_hold_the_wait() {
 
 #[test]
 fn another_user_is_refused() {
-    let place = Place::new();
+    let place = Place::on_disk();
     let agent = start_agent(&place);
     let socket = place.path("vault/agent.sock");
     let configuration = place.path("stepvault.toml");

@@ -28,7 +28,7 @@ fn room_bytes(path: &Path) -> u64 {
 
 #[test]
 fn a_sparse_file_comes_back_sparse_and_a_file_of_zeros_as_it_was() {
-    let place = Place::new();
+    let place = Place::on_disk();
     let source = place.checkpoint("step_100", "weights");
     write_sparse(&source.join("sparse.bin"));
     File::create(source.join("nothing-but-a-hole")).unwrap().set_len(20 * MIB + 7).unwrap();
@@ -66,7 +66,7 @@ fn a_sparse_file_comes_back_sparse_and_a_file_of_zeros_as_it_was() {
 /// They are written as they come, and found wrong only then.
 #[test]
 fn bytes_of_a_damaged_copy_do_not_stay_where_a_hole_belongs() {
-    let place = Place::new();
+    let place = Place::on_disk();
     let source = place.checkpoint("step_100", "weights");
     write_sparse(&source.join("sparse.bin"));
     let before = std::fs::read(source.join("sparse.bin")).unwrap();
@@ -215,7 +215,7 @@ fn what_a_mapping_changes_on_tmpfs_is_found_by_the_digests_of_what_was_sent() {
 /// Other file systems stamp the first write to a page after it was synced, and sealing syncs.
 #[test]
 fn what_a_mapping_changes_on_a_disk_is_found_by_the_time() {
-    let place = Place::new();
+    let place = Place::on_disk();
     let source = hugging_face(&place);
     let mut mapped = MappedFile::open(&source.join("optimizer.pt"));
     place.succeed_here(&["push", "checkpoints/checkpoint-100"]);
@@ -233,13 +233,13 @@ fn what_a_mapping_changes_on_a_disk_is_found_by_the_time() {
 }
 
 /// Makes `count` names of `length` bytes for one empty file and more like it.
-fn fill_with_names(directory: &Path, numbers: std::ops::Range<usize>, length: usize) {
+fn fill_with_names(directory: &Path, count: usize, length: usize) {
     // Two components: one may have 255 bytes.
-    let deep = directory.join("d".repeat(length.saturating_sub(256).max(1)));
+    let deep = directory.join("d".repeat(length - 256));
     std::fs::create_dir_all(&deep).unwrap();
     let rest = length - deep.file_name().unwrap().len() - 1;
     let mut first = deep.join("x");
-    for number in numbers {
+    for number in 0..count {
         let path = deep.join(format!("{number:0>rest$}"));
         if number.is_multiple_of(30_000) {
             File::create(&path).unwrap();
@@ -256,26 +256,15 @@ fn more_files_than_a_step_can_list_are_refused_before_anything_is_sent() {
     let place = Place::within(Path::new("/dev/shm"));
     let source = place.path("checkpoints/step_100");
     // Each takes 810 bytes of the manifest's 64 MiB.
-    fill_with_names(&source, 0..90_000, 511);
+    fill_with_names(&source, 90_000, 511);
     place
         .run_here(&["push", "checkpoints/step_100"])
         .expect_code(2)
         .expect_error("the list of its 90000 files takes 7")
         .expect_stderr(&["the limit is 67108864", "pack them into one file"]);
     // Records alone, whatever was sent before it was refused.
-    let sent = || {
-        let objects = files_below(&place.path("remote"));
-        let is_data = |path: &&std::path::PathBuf| !path.to_string_lossy().contains("/.stepvault/");
-        objects.iter().filter(is_data).count()
-    };
-    assert_eq!(sent(), 0);
+    let mut sent = files_below(&place.path("remote"));
+    sent.retain(|path| !path.to_string_lossy().contains("/.stepvault/"));
+    assert!(sent.is_empty(), "{sent:?}");
     assert!(files_below(&place.path(".stepvault/staging")).is_empty());
-    // However short their names are.
-    std::fs::remove_dir_all(&source).unwrap();
-    fill_with_names(&source, 0..150_000, 20);
-    place
-        .run_here(&["push", "checkpoints/step_100"])
-        .expect_code(2)
-        .expect_error("it has more than 150000 entries");
-    assert_eq!(sent(), 0);
 }

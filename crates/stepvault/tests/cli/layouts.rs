@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use stepvault_testkit::torch::state;
 use stepvault_testkit::tree::read_tree;
 
-use crate::support::{Place, list};
+use crate::support::{Place, at_once, list};
 use crate::watched::{configured, lose_the_node, on};
 
 /// Returns a file of weights in the format of safetensors.
@@ -75,23 +75,23 @@ fn lost(paths: &str, numbers: &[&str]) -> (Vec<String>, String) {
 /// Every file of the last save comes back.
 #[track_caller]
 fn all_come_back(layouts: &[(&str, &[&str])]) {
-    for (paths, numbers) in layouts {
+    at_once(layouts, |(paths, numbers)| {
         let (lost, unsealed) = lost(paths, numbers);
         assert!(lost.is_empty(), "{paths}: {lost:?} did not come back; {unsealed}");
-    }
+    });
 }
 
 /// What does not come back is named.
 #[track_caller]
 fn nothing_is_lost_in_silence(layouts: &[(&str, &[&str])]) {
-    for (paths, numbers) in layouts {
+    at_once(layouts, |(paths, numbers)| {
         let (lost, unsealed) = lost(paths, numbers);
         assert!(!lost.is_empty(), "{paths}: all come back, so this is the wrong list");
         for path in lost {
             let outermost = path.split('/').next().unwrap_or_default();
             assert!(unsealed.contains(outermost), "{paths}: {path} is lost in silence; {unsealed}");
         }
-    }
+    });
 }
 
 const STEPS: &[&str] = &["1000", "2000"];

@@ -22,7 +22,7 @@ struct Scratch {
 impl Scratch {
     /// `None`, and reports it, where nobody else can be become.
     fn new() -> Option<Self> {
-        let place = Place::new();
+        let place = Place::on_disk();
         place.command_of(VICTIM, &[])?;
         set_mode(place.root(), 0o1777);
         set_mode(&place.path("tmp"), 0o1777);

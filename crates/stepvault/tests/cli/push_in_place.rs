@@ -33,7 +33,7 @@ impl Elsewhere {
 
 #[test]
 fn a_step_that_cannot_be_linked_is_uploaded_from_where_it_is() {
-    let (place, vault) = (Place::new(), Elsewhere::new());
+    let (place, vault) = (Place::on_disk(), Elsewhere::new());
     let source = place.checkpoint("step_1", "one");
     let before = read_tree(&source);
     let push = ["push", "checkpoints/step_1", "--local", vault.path()];
@@ -48,7 +48,7 @@ fn a_step_that_cannot_be_linked_is_uploaded_from_where_it_is() {
 
 #[test]
 fn a_copy_is_made_where_it_is_asked_for() {
-    let (place, vault) = (Place::new(), Elsewhere::new());
+    let (place, vault) = (Place::on_disk(), Elsewhere::new());
     place.checkpoint("step_1", "one");
     place.succeed_here(&["push", "checkpoints/step_1", "--local", vault.path(), "--copy"]);
     assert_eq!(vault.weights().len(), 1);
@@ -62,7 +62,7 @@ fn a_copy_is_made_where_it_is_asked_for() {
 /// Until every remote has the step, the vault knows where its files are.
 #[test]
 fn a_failed_push_goes_on_from_where_the_files_are() {
-    let (place, vault) = (Place::new(), Elsewhere::new());
+    let (place, vault) = (Place::on_disk(), Elsewhere::new());
     let source = place.checkpoint("step_1", "one");
     let away = format!("away=file://{}", place.path("away/archive").display());
     let push = ["push", "checkpoints/step_1", "--local", vault.path(), "--remote", &away];
@@ -80,7 +80,7 @@ fn a_failed_push_goes_on_from_where_the_files_are() {
 /// What a trainer has changed since cannot be uploaded any more. It is said, and the new content is a step of its own.
 #[test]
 fn a_step_whose_files_changed_before_it_was_uploaded_is_given_up() {
-    let (place, vault) = (Place::new(), Elsewhere::new());
+    let (place, vault) = (Place::on_disk(), Elsewhere::new());
     place.checkpoint("step_1", "one");
     let away = format!("away=file://{}", place.path("away/archive").display());
     let push = ["push", "checkpoints/step_1", "--local", vault.path(), "--remote", &away];
@@ -96,7 +96,7 @@ fn a_step_whose_files_changed_before_it_was_uploaded_is_given_up() {
 /// Only `push` waits for the upload. What an agent calls sealed outlives the trainer's files.
 #[test]
 fn an_agent_seals_what_a_failed_push_left_in_its_place() {
-    let (place, vault) = (Place::new(), Elsewhere::new());
+    let (place, vault) = (Place::on_disk(), Elsewhere::new());
     place.checkpoint("step_1", "one");
     let away = format!("away=file://{}", place.path("away/archive").display());
     let tiers = ["--local", vault.path(), "--remote", &away];
@@ -116,7 +116,7 @@ fn an_agent_seals_what_a_failed_push_left_in_its_place() {
 /// A step that no remote can take now is to outlive the next save; without room for a copy it is better there than lost.
 #[test]
 fn without_any_remote_an_unknown_trainers_files_are_copied() {
-    let (place, vault) = (Place::new(), Elsewhere::new());
+    let (place, vault) = (Place::on_disk(), Elsewhere::new());
     place.checkpoint("step_1", "one");
     let away = format!("file://{}", place.path("away/archive").display());
     let push = ["push", "checkpoints/step_1", "--local", vault.path(), "--run", "demo/a", "--remote", &away];

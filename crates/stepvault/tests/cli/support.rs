@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use stepvault_testkit::process::PATH;
 pub(crate) use stepvault_testkit::process::{Outcome, TestCommand, TestProcess, wait_until};
-use stepvault_testkit::tree::{self, files_below};
+use stepvault_testkit::tree::{self, fast_directory, files_below};
 use stepvault_testkit::users::become_other_users;
 use tempfile::TempDir;
 
@@ -31,7 +31,13 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    /// A place whose files need no disk.
     pub(crate) fn new() -> Self {
+        Self::of(fast_directory())
+    }
+
+    /// A place on the disk, for what depends on its filesystem.
+    pub(crate) fn on_disk() -> Self {
         Self::of(tempfile::tempdir().unwrap())
     }
 

@@ -33,6 +33,38 @@ fn unknown_keys_are_refused_with_the_nearest_known_one() {
 }
 
 #[test]
+fn a_secret_that_was_written_by_mistake_is_in_no_fault_warning_or_error() {
+    const SECRETS: [&str; 4] = [
+        "AKIAcAnArYaCcEsSkEy1",
+        "cAnArYsIgNaTuReInAqUeRy",
+        "cAnArYpAsSwOrD",
+        "cAnArY+secret/key=must_not_sing",
+    ];
+    let [access_key, signature, password, secret_key] = SECRETS;
+    let plain = "[remote.main]\nurl = \"file:///nowhere/at/all\"";
+    for text in [
+        format!("[remote.aws]\nurl = \"s3://{access_key}:{signature}@bucket/prefix\""),
+        format!("[remote.aws]\nurl = \"s3://bucket/prefix?X-Amz-Signature={signature}\""),
+        format!("[remote.aws]\nurl = \"s3://bucket/prefix\"\nendpoint = \"https://user:{password}@host\""),
+        format!("[remote.aws]\nurl = \"s3://bucket/prefix\"\nendpoint = \"https://host/?sig={signature}\""),
+        format!("[remote.aws]\nurl = \"s3://bucket/prefix\"\nsecret-access-key = \"{secret_key}\""),
+        format!("[remote.aws]\nurl = \"s3://bucket/prefix\"\nsecret-access-key = \"{secret_key}"),
+        format!("{plain}\nrequired = \"{secret_key}\""),
+        format!("{plain}\n[secrets]\naws = {{ key = \"{access_key}\", secret = \"{secret_key}\" }}"),
+        format!("{plain}\n{secret_key}\n"),
+    ] {
+        let (report, error) = (report(&text), load(&sources(&text)).unwrap_err());
+        assert_eq!(error.kind(), ErrorKind::Usage);
+        // `config check` prints the findings, and every other command the error.
+        let findings = serde_json::to_string(&(&report.faults, &report.warnings)).unwrap();
+        let told = format!("{findings}{:?}{:?}{error}{error:?}", report.faults, report.warnings);
+        for secret in SECRETS {
+            assert!(!told.contains(secret), "{text}: {told}");
+        }
+    }
+}
+
+#[test]
 fn broken_toml_names_its_line() {
     let (fault, _) = only_fault("format = 1\n[local\n");
     assert!(fault.starts_with("/etc/stepvault.toml:2: "), "{fault}");

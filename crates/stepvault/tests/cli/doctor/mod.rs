@@ -24,7 +24,7 @@ const NOT_HERE: i32 = 99;
 
 /// A place with `run`, where a trainer writes, and room for a vault.
 fn place() -> Place {
-    let place = Place::new();
+    let place = Place::on_disk();
     for name in ["run", "vault"] {
         std::fs::create_dir(place.path(name)).unwrap();
     }

@@ -14,7 +14,7 @@ RuntimeError: [enforce fail at inline_container.cc:603] . unexpected pos 64 vs 0
 
 #[test]
 fn a_disk_without_bytes() {
-    let place = Place::new();
+    let place = Place::on_disk();
     let Some(disk) = Tmpfs::mount(place.path("out"), "size=2m") else {
         return;
     };
@@ -37,7 +37,7 @@ fn a_disk_without_bytes() {
 
 #[test]
 fn a_disk_without_inodes_has_bytes_left() {
-    let place = Place::new();
+    let place = Place::on_disk();
     let Some(disk) = Tmpfs::mount(place.path("out"), "size=8m,nr_inodes=80") else {
         return;
     };
@@ -50,7 +50,7 @@ fn a_disk_without_inodes_has_bytes_left() {
 
 #[test]
 fn a_full_disk_of_temporary_files_is_told_from_the_checkpoints() {
-    let place = Place::new();
+    let place = Place::on_disk();
     let Some(disk) = Tmpfs::mount(place.path("scratch"), "size=1m") else {
         return;
     };
@@ -67,7 +67,7 @@ fn a_full_disk_of_temporary_files_is_told_from_the_checkpoints() {
 
 #[test]
 fn a_mount_that_became_read_only() {
-    let place = Place::new();
+    let place = Place::on_disk();
     let Some(disk) = Tmpfs::mount(place.path("out"), "size=4m") else {
         return;
     };
@@ -80,7 +80,7 @@ fn a_mount_that_became_read_only() {
 
 #[test]
 fn a_directory_that_is_not_there() {
-    let place = Place::new();
+    let place = Place::on_disk();
     place.write("a.log", "RuntimeError: Parent directory /mnt/checkpoints does not exist.\n");
     let found = place.explain(&["checkpoints", "--log", "a.log"]);
     assert_eq!(found.causes(), ["directory-missing"], "{found:#?}");
@@ -91,7 +91,7 @@ fn a_directory_that_is_not_there() {
 
 #[test]
 fn a_directory_of_another_user() {
-    let place = Place::new();
+    let place = Place::on_disk();
     std::fs::create_dir(place.path("out")).unwrap();
     set_mode(&place.path("out"), 0o755);
     let Some(mut explain) = place.command_of(NOBODY, &["explain", "--json", "out"]) else {
@@ -107,7 +107,7 @@ fn a_directory_of_another_user() {
 
 #[test]
 fn a_directory_where_nothing_is_wrong() {
-    let place = Place::new();
+    let place = Place::on_disk();
     std::fs::create_dir(place.path("out")).unwrap();
     place.write("a.log", "step 1\nstep 2\n");
     let found = place.explain(&["out", "--log", "a.log"]);

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::process::TestCommand;
 use stepvault_testkit::random::Random;
-use stepvault_testkit::tree::read_tree;
+use stepvault_testkit::tree::{fast_directory, read_tree};
 
 use crate::faults::check::{Harm, holds, stored};
 use crate::faults::settings::{Settings, of_environment};
@@ -192,7 +192,7 @@ fn watch_commits(world: &World) -> Arc<Mutex<usize>> {
 }
 
 fn resolve(store: fn() -> Store, settings: &Settings) -> Vec<Tally> {
-    let place = tempfile::tempdir().unwrap();
+    let place = fast_directory();
     let world = World::of(place.path(), store(), &FILES);
     let name = world.store.name();
     let on_gcs = name == "GCS";

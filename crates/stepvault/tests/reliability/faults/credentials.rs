@@ -17,7 +17,7 @@ use stepvault_testkit::network::Network;
 use stepvault_testkit::process::{Outcome, TestCommand};
 use stepvault_testkit::random::Random;
 use stepvault_testkit::s3::StrictS3;
-use stepvault_testkit::tree::{FileTree, remove, write_tree};
+use stepvault_testkit::tree::{FileTree, fast_directory, remove, write_tree};
 
 use crate::faults::check::{Harm, stored};
 use crate::faults::settings::{Settings, of_environment};
@@ -222,7 +222,7 @@ fn none_come(bench: &mut Bench, tree: &FileTree, at: usize) -> Result<usize, Har
 }
 
 fn ended(source: Source, comes: bool, settings: &Settings) -> Tally {
-    let place = tempfile::tempdir().unwrap();
+    let place = fast_directory();
     let what = format!(
         "{}, {}",
         source.name(),

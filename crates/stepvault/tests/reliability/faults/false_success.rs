@@ -2,7 +2,7 @@
 
 use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::process::TestCommand;
-use stepvault_testkit::tree::{FileTree, write_tree};
+use stepvault_testkit::tree::{FileTree, fast_directory, write_tree};
 
 use crate::faults::check::{Harm, holds, stored};
 use crate::faults::settings::{Settings, of_environment};
@@ -70,7 +70,7 @@ fn on_gcs() -> Vec<Lie> {
 }
 
 fn answered(store: fn() -> Store, lies: &[Lie], settings: &Settings) {
-    let place = tempfile::tempdir().unwrap();
+    let place = fast_directory();
     let world = World::of(place.path(), store(), &FILES);
     world.have(&[1, 2]);
     let kept = world.keep();

@@ -42,11 +42,6 @@ pub(crate) fn with_own_mounts<T: Send>(work: impl FnOnce() -> Result<T, String> 
     })
 }
 
-/// Returns a directory in memory, if there is one.
-pub(crate) fn fast_directory() -> tempfile::TempDir {
-    tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| tempfile::tempdir().unwrap())
-}
-
 impl Image {
     /// Makes a filesystem of `kind`, ext4 or xfs, in `directory`, and mounts it.
     ///

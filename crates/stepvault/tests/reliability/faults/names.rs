@@ -8,6 +8,7 @@
 use std::path::Path;
 
 use stepvault_testkit::random::Random;
+use stepvault_testkit::tree::fast_directory;
 
 use crate::faults::calls::{gives_name, syncs, takes_name};
 use crate::faults::check::Harm;
@@ -53,7 +54,7 @@ fn sweep_all(name: &str) {
     let Some(settings) = settings("tracing") else {
         return;
     };
-    let place = tempfile::tempdir().unwrap();
+    let place = fast_directory();
     let operation = operations::of(name, &place.path().join("world"));
     let reference = operation.reference();
     let mut tally = Tally::new("Names that a killed run did not sync", name, settings.seed);
@@ -135,7 +136,7 @@ fn a_restore_syncs_its_files_unless_told_otherwise() {
         return;
     }
     let synced = |word: &str| {
-        let place = tempfile::tempdir().unwrap();
+        let place = fast_directory();
         let mut operation = operations::of("restore from file://", &place.path().join("world"));
         operation.order.env("STEPVAULT_RESTORE_SYNC", word);
         let traced = trace(&operation.order, None);

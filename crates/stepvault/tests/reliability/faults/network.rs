@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use stepvault_testkit::network::{Direction, Mishap, Network, Trouble};
 use stepvault_testkit::random::Random;
-use stepvault_testkit::tree::{FileTree, read_tree, remove, write_tree};
+use stepvault_testkit::tree::{FileTree, fast_directory, read_tree, remove, write_tree};
 
 use crate::faults::check::{Harm, stored};
 use crate::faults::settings::{Settings, of_environment};
@@ -167,7 +167,7 @@ impl Sum {
 
 fn rounds(store: fn() -> Store, settings: &Settings) -> Tally {
     let (cuts, files) = if settings.full { (6, &MANY_PARTS) } else { (1, &FEW_PARTS) };
-    let place = tempfile::tempdir().unwrap();
+    let place = fast_directory();
     let name = store().name();
     let mut tally = Tally::new("Broken network", &format!("push to {name} and restore"), settings.seed);
     let mut random = Random(settings.seed ^ name.len() as u64);

@@ -13,11 +13,11 @@ use std::path::Path;
 
 use nix::errno::Errno;
 use stepvault_testkit::random::Random;
-use stepvault_testkit::tree::remove;
+use stepvault_testkit::tree::{fast_directory, remove};
 
 use crate::faults::calls::syncs;
 use crate::faults::check::{Harm, holds};
-use crate::faults::image::{Image, fast_directory, with_own_mounts};
+use crate::faults::image::{Image, with_own_mounts};
 use crate::faults::settings::{Settings, not_run, settings};
 use crate::faults::tally::Tally;
 use crate::faults::tracer::{Fault, Plan, Scope, trace};

@@ -4,10 +4,11 @@
 use std::time::Duration;
 
 use stepvault_testkit::process::PATIENCE;
+use stepvault_testkit::tree::fast_directory;
 
 use crate::faults::agent::Agent;
 use crate::faults::check::{Harm, holds};
-use crate::faults::image::{Image, fast_directory, with_own_mounts};
+use crate::faults::image::{Image, with_own_mounts};
 use crate::faults::settings::{not_run, settings};
 use crate::faults::tally::Tally;
 use crate::faults::world::{RUN, SMALL, Store, World};

@@ -16,7 +16,7 @@ use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::objects::StoredObject;
 use stepvault_testkit::process::Outcome;
 use stepvault_testkit::random::Random;
-use stepvault_testkit::tree::{FileTree, read_tree, remove, write_tree};
+use stepvault_testkit::tree::{FileTree, fast_directory, read_tree, remove, write_tree};
 
 use crate::faults::check::Harm;
 use crate::faults::settings::{Settings, of_environment};
@@ -287,7 +287,7 @@ fn leave_lease(world: &World) {
 }
 
 fn rots(store: fn() -> Store, settings: &Settings) -> Vec<Tally> {
-    let place = tempfile::tempdir().unwrap();
+    let place = fast_directory();
     let rotting = Rotting::new(place.path(), store());
     let name = rotting.world.store.name();
     let mut random = Random(settings.seed ^ name.len() as u64);

@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use stepvault_testkit::random::Random;
-use stepvault_testkit::tree::{FileTree, files_below, read_tree, remove};
+use stepvault_testkit::tree::{FileTree, fast_directory, files_below, read_tree, remove};
 
 use crate::faults::check::Harm;
 use crate::faults::settings::of_environment;
@@ -149,7 +149,7 @@ impl Rotting {
 #[test]
 fn rot_in_the_vault_is_found_and_never_restored() {
     let settings = of_environment();
-    let place = tempfile::tempdir().unwrap();
+    let place = fast_directory();
     let world = World::of(place.path(), Store::s3(), &FILES);
     world.have(&STEPS);
     let kept = world.keep();

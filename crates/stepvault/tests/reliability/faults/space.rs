@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use stepvault_testkit::process::PATIENCE;
+use stepvault_testkit::tree::fast_directory;
 
 use crate::faults::agent::Agent;
 use crate::faults::check::{Harm, holds};
@@ -79,7 +80,7 @@ fn meets(world: &World, disk: &Path, lack: Lack) -> Result<(f64, Duration), Harm
 
 fn fills_up(options: &str, lack: Lack, on_vault: bool) -> Result<Tally, String> {
     with_own_mounts(|| {
-        let place = tempfile::tempdir().unwrap();
+        let place = fast_directory();
         let disk = place.path().join("small");
         fs::create_dir(&disk).unwrap();
         run("mount", &["-t", "tmpfs", "-o", options, "tmpfs", disk.to_str().unwrap()])?;

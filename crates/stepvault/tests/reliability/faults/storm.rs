@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use stepvault_testkit::faults::{FaultAction, FaultRule};
 use stepvault_testkit::network::Network;
 use stepvault_testkit::process::Outcome;
+use stepvault_testkit::tree::fast_directory;
 
 use crate::faults::agent::Agent;
 use crate::faults::check::{Harm, look};
@@ -246,7 +247,7 @@ impl Course {
 
 fn weather(storm: Storm, settings: &Settings) -> Tally {
     let scale = if settings.full { FULL_SCALE } else { SMALL_SCALE };
-    let place = tempfile::tempdir().unwrap();
+    let place = fast_directory();
     let name = (storm.store)().name();
     let mut tally = Tally::new("Storms", &storm.name(name), 0);
     (tally.runs, tally.faults, tally.acknowledged) = (1, 1, 1);

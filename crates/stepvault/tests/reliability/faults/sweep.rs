@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use stepvault_testkit::process::Outcome;
+use stepvault_testkit::tree::fast_directory;
 
 use crate::faults::check::{Harm, holds, look, restores};
 use crate::faults::operations::{self, Operation};
@@ -24,7 +25,7 @@ pub(crate) struct Reference {
 /// Sweeps operations one after the other, each in a directory of its own, and reports every row; fails if anything
 /// went wrong.
 pub(crate) fn sweep_each(names: &[&str], sweep: impl Fn(&Operation) -> Vec<Tally>) {
-    let place = tempfile::tempdir().unwrap();
+    let place = fast_directory();
     let sweep_in = |name: &&str| {
         let root = place.path().join(name.replace(['/', ' ', ':'], "-"));
         let tallies = sweep(&operations::of(name, &root));

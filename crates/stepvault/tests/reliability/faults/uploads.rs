@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 use stepvault_testkit::network::Network;
 use stepvault_testkit::random::Random;
-use stepvault_testkit::tree::{FileTree, files_below, remove, write_tree};
+use stepvault_testkit::tree::{FileTree, fast_directory, files_below, remove, write_tree};
 
 use crate::faults::check::{Harm, stored};
 use crate::faults::settings::{Settings, of_environment};
@@ -104,7 +104,7 @@ fn somewhere(random: &mut Random) -> u64 {
 }
 
 fn comes_back(store: fn() -> Store, settings: &Settings) -> Tally {
-    let place = tempfile::tempdir().unwrap();
+    let place = fast_directory();
     let name = store().name();
     let mut tally = Tally::new("Killed uploads", &format!("{name}, the node comes back"), settings.seed);
     let mut random = Random(settings.seed ^ name.len() as u64);
@@ -154,7 +154,7 @@ fn parts(bytes: u64) -> f64 {
 }
 
 fn is_lost(store: fn() -> Store, settings: &Settings) -> Tally {
-    let place = tempfile::tempdir().unwrap();
+    let place = fast_directory();
     let name = store().name();
     let nodes = u64::try_from(settings.times(2, 10)).unwrap();
     let mut tally =
