@@ -39,6 +39,7 @@ mod digest_choice;
 pub mod doctor;
 pub mod exclusive;
 pub mod explain;
+pub mod follow;
 pub mod gc;
 pub mod inspect;
 pub mod launches;
