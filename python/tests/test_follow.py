@@ -25,7 +25,7 @@ def test_each_step_comes_once_and_one_that_was_left_comes_again(place):
         assert (step.path / "weights.bin").read_bytes() == b"weights"
         break
     with pytest.raises(ValueError, match="of the loop"):
-        for step in stepvault.follow("my-run", **options(place)):
+        for _step in stepvault.follow("my-run", **options(place)):
             raise ValueError("of the loop")
     assert [step.step for step in stepvault.follow("my-run", **options(place))] == [1]
     assert list(stepvault.follow("my-run", **options(place))) == []
