@@ -10,7 +10,7 @@ nothing to a checkpoint itself. `stepvault.aio` has the same for asyncio.
 from . import errors
 from ._agent import Agent, watch
 from ._commands import list_steps, pin, push, restore, stage, status
-from ._follow import Follow, follow
+from ._follow import FollowedSteps, follow
 from ._program import program
 from ._results import Announced, Drained, FollowedStep, Progress, Status, Step, Steps
 from ._version import __version__
@@ -43,8 +43,8 @@ __all__ = [
     "Damaged",
     "Denied",
     "Drained",
-    "Follow",
     "FollowedStep",
+    "FollowedSteps",
     "Held",
     "Interrupted",
     "NewerFormat",

@@ -16,7 +16,7 @@ from ._results import Document, FollowedStep
 _ENDED_WITHIN_SECONDS = 30.0
 
 
-class Follow(Iterator[FollowedStep]):
+class FollowedSteps(Iterator[FollowedStep]):
     """The steps that `follow` restores. It is an iterator, and a context manager that ends the program."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
@@ -29,7 +29,7 @@ class Follow(Iterator[FollowedStep]):
             env=environment(),
         )
 
-    def __iter__(self) -> Follow:
+    def __iter__(self) -> FollowedSteps:
         return self
 
     def __next__(self) -> FollowedStep:
@@ -83,7 +83,7 @@ class Follow(Iterator[FollowedStep]):
             process.kill()
             process.wait()
 
-    def __enter__(self) -> Follow:
+    def __enter__(self) -> FollowedSteps:
         return self
 
     def __exit__(self, kind: Optional[Type[BaseException]], *_: Any) -> None:
@@ -111,7 +111,7 @@ def follow(
     timeout: Optional[float] = None,
     local: Optional[PathLike] = None,
     config: Optional[PathLike] = None,
-) -> Follow:
+) -> FollowedSteps:
     """Waits for the durable steps of a run, and returns each restored into the directory `into`, every byte verified.
 
         for step in stepvault.follow("my-run", into="steps", remote="s3://bucket/prefix"):
@@ -134,4 +134,4 @@ def follow(
     arguments += [f"--every={every}"] if every is not None else []
     arguments += ["--all"] if all_steps else []
     arguments += [f"--timeout={_duration(timeout)}"] if timeout is not None else []
-    return Follow([*arguments, *arguments_of(run=run, remote=remote, local=local, config=config)])
+    return FollowedSteps([*arguments, *arguments_of(run=run, remote=remote, local=local, config=config)])
