@@ -10,8 +10,9 @@ nothing to a checkpoint itself. `stepvault.aio` has the same for asyncio.
 from . import errors
 from ._agent import Agent, watch
 from ._commands import list_steps, pin, push, restore, stage, status
+from ._follow import FollowedSteps, follow
 from ._program import program
-from ._results import Announced, Drained, Progress, Status, Step, Steps
+from ._results import Announced, Drained, FollowedStep, Progress, Status, Step, Steps
 from ._version import __version__
 from .errors import (
     AgentEnded,
@@ -42,6 +43,8 @@ __all__ = [
     "Damaged",
     "Denied",
     "Drained",
+    "FollowedStep",
+    "FollowedSteps",
     "Held",
     "Interrupted",
     "NewerFormat",
@@ -62,6 +65,7 @@ __all__ = [
     "UsageError",
     "__version__",
     "errors",
+    "follow",
     "list_steps",
     "pin",
     "program",

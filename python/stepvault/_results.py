@@ -70,6 +70,21 @@ class Step:
     """The evidence with which its attempt began, if it is the first step of one."""
 
 
+@dataclass(frozen=True)
+class FollowedStep:
+    """A step that `follow` has restored."""
+
+    step: int
+    attempt: int
+    path: Path
+    """Where it is: a path that never holds anything else."""
+    passed_over: Tuple[int, ...]
+    """Older steps that became durable meanwhile, and do not come."""
+    document: Document = field(repr=False)
+    revision: int = 1
+    """Which state of the step it is."""
+
+
 def _megabytes(size_bytes: Optional[int]) -> str:
     return "" if size_bytes is None else f"{size_bytes / 1e6:,.1f}"
 

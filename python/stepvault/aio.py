@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from typing import TYPE_CHECKING, Any, Awaitable, Callable, TypeVar
+from typing import TYPE_CHECKING, Any, AsyncIterator, Awaitable, Callable, TypeVar
 
-from . import _agent, _commands
+from . import _agent, _commands, _follow
+from ._results import FollowedStep
 
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec
@@ -43,6 +44,20 @@ async def _watch(*arguments: Any, handle_sigterm: bool = True, **options: Any) -
         # Only the main thread may, which runs the event loop.
         _agent.end_at_sigterm()
     return agent
+
+
+async def follow(*arguments: Any, **options: Any) -> AsyncIterator[FollowedStep]:
+    """The steps of `stepvault.follow`, with its options: `async for step in stepvault.aio.follow(...)`."""
+    steps = await call(_follow.follow, *arguments, **options)
+    try:
+        while True:
+            step = await call(next, steps, None)
+            if step is None:
+                return
+            yield step
+    finally:
+        # The thread that waits for the next step ends with the program.
+        steps.close()
 
 
 if TYPE_CHECKING:

@@ -45,7 +45,7 @@ mod metrics;
 mod notice;
 mod options;
 mod other_writers;
-mod pause;
+pub mod pause;
 mod priority;
 mod remotes;
 mod report;

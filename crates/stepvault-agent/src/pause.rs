@@ -8,14 +8,14 @@ use tokio::time::Instant;
 
 /// Counts consecutive failures, and the time of the next try.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Pause {
+pub struct Pause {
     /// The number of consecutive failures.
     pub(crate) failures: u32,
     until: Option<Instant>,
 }
 
 /// Maximum pause after a failure that may be transient.
-pub(crate) const LONGEST: Duration = Duration::from_mins(1);
+pub const LONGEST: Duration = Duration::from_mins(1);
 /// Maximum pause after a failure that needs an operator, or is unlikely to be transient.
 pub(crate) const LONGEST_FOR_OPERATOR: Duration = Duration::from_mins(5);
 /// Maximum pause after a failure while the service is stopping.
@@ -25,7 +25,7 @@ const FIRST: Duration = Duration::from_secs(1);
 impl Pause {
     /// Counts a failure: the pause doubles from one second up to `longest`, plus or minus a quarter, and is at least as
     /// long as the server requested.
-    pub(crate) fn failed(&mut self, longest: Duration, asked_for: Option<Duration>) {
+    pub fn failed(&mut self, longest: Duration, asked_for: Option<Duration>) {
         let doubled = FIRST.saturating_mul(1 << self.failures.min(16)).min(longest);
         self.failures = self.failures.saturating_add(1);
         let wait = if doubled > FIRST { doubled.mul_f64(0.75 + jitter() / 2.0) } else { doubled };
@@ -33,7 +33,7 @@ impl Pause {
     }
 
     /// Forgets all failures.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         *self = Self::default();
     }
 
@@ -43,7 +43,7 @@ impl Pause {
     }
 
     /// Waits until it may be retried.
-    pub(crate) async fn wait(&self) {
+    pub async fn wait(&self) {
         if self.until.is_some() {
             sleep_until(self.until).await;
         }
@@ -90,7 +90,7 @@ pub(crate) fn after_upload(error: &Error, opening: bool) -> AfterUpload {
 }
 
 /// Returns the maximum pause before the next try: short for transient faults, minutes for others.
-pub(crate) fn longest_pause(error: &Error) -> Duration {
+pub fn longest_pause(error: &Error) -> Duration {
     let may_pass = error.is_transient() || error.kind() == ErrorKind::NoSpace;
     if may_pass && !error.needs_operator() { LONGEST } else { LONGEST_FOR_OPERATOR }
 }

@@ -40,6 +40,7 @@ pub mod drain;
 pub mod entries;
 pub mod error;
 pub mod file_parts;
+pub mod follow;
 pub mod forecast;
 pub mod given_up;
 pub mod ids;

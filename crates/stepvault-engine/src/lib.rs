@@ -38,6 +38,7 @@ pub mod cpu_share;
 pub mod doctor;
 pub mod exclusive;
 pub mod explain;
+pub mod follow;
 pub mod gc;
 pub mod inspect;
 pub mod launches;

@@ -38,6 +38,7 @@ pub mod durable;
 pub mod early_links;
 pub mod errors;
 pub mod evict;
+pub mod follow_directory;
 pub mod handoff;
 mod holes;
 pub mod journal;

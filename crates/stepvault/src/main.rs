@@ -26,7 +26,7 @@ use std::time::Duration;
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio_util::sync::CancellationToken;
 
-use arguments::{Arguments, Command};
+use arguments::Arguments;
 
 use self::interrupt::ExitDeadline;
 use exit_code::ExitCode;
@@ -43,8 +43,9 @@ fn main() -> std::process::ExitCode {
         Ok(arguments) => arguments,
         Err(error) => return usage(&error).into(),
     };
-    let output =
-        Output::new(arguments.global.json, arguments.global.quiet).of_service(arguments.command.is_service());
+    let output = Output::new(arguments.global.json, arguments.global.quiet)
+        .of_service(arguments.command.is_service())
+        .of_events(arguments.command.prints_events());
     let code = start(arguments, &output).unwrap_or_else(|error| {
         output.error(&error);
         ExitCode::from(error.kind())
@@ -94,8 +95,7 @@ async fn run(arguments: Arguments, output: &Output, exit_deadline: ExitDeadline)
     let Arguments { global, command } = arguments;
     interrupt::outlive_large_writes()?;
     // A command that handles signals itself is never cancelled.
-    let interrupt =
-        if matches!(command, Command::Run(_)) { CancellationToken::new() } else { interrupt::listen()? };
+    let interrupt = if command.passes_signals_on() { CancellationToken::new() } else { interrupt::listen()? };
     let hint = command.after_interruption();
     let ends_by_itself = command.is_service();
     let session = Session { global, output: output.clone(), interrupt: interrupt.clone(), exit_deadline };

@@ -20,6 +20,7 @@ mod contradictions;
 mod copies;
 mod damage;
 mod doctor_remote;
+mod follow;
 mod gc;
 mod harness;
 mod interruption;

@@ -45,6 +45,7 @@ pub(crate) enum Command {
     Push(commands::push::PushArguments),
     Restore(commands::restore::RestoreArguments),
     Run(commands::run::RunArguments),
+    Follow(Box<commands::follow::FollowArguments>),
     Stage(commands::save::StageArguments),
     Commit(commands::save::CommitArguments),
     Runs(commands::runs::RunsArguments),
@@ -70,10 +71,20 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Returns whether the command works beside a trainer for as long as that runs. It shuts down by itself after a signal,
-    /// instead of being cancelled.
+    /// Returns whether the command works beside other processes for as long as they run. It shuts down by itself after a
+    /// signal, instead of being cancelled.
     pub(crate) fn is_service(&self) -> bool {
-        matches!(self, Self::Agent(_) | Self::Run(_))
+        matches!(self, Self::Agent(_)) || self.passes_signals_on()
+    }
+
+    /// Returns whether the command handles signals itself, and passes them on to a process that it starts.
+    pub(crate) fn passes_signals_on(&self) -> bool {
+        matches!(self, Self::Run(_) | Self::Follow(_))
+    }
+
+    /// Returns whether the command prints a JSON document for each event, on a line of its own.
+    pub(crate) fn prints_events(&self) -> bool {
+        matches!(self, Self::Follow(_))
     }
 
     /// Returns the hint for a user who interrupted the command.

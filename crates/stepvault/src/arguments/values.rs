@@ -71,6 +71,15 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     parse_duration(text).map_err(|error| error.text_with_hint())
 }
 
+/// Parses the interval at which remotes are looked at, from one second to one hour: `30s`.
+pub(crate) fn interval(text: &str) -> Result<Duration, String> {
+    let interval = duration(text)?;
+    if (Duration::from_secs(1)..=Duration::from_hours(1)).contains(&interval) {
+        return Ok(interval);
+    }
+    Err("give an interval from 1s to 1h".to_owned())
+}
+
 /// Parses a size with its unit: `500 KB`.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     parse_size(text).map_err(|error| error.text_with_hint())
@@ -139,6 +148,14 @@ mod tests {
         assert_eq!(metric("loss=0.25"), Ok(("loss".to_owned(), 0.25)));
         for bad in ["loss", "loss=", "=1", "loss=nan", "loss=inf", "loss=low"] {
             assert!(metric(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn intervals_have_bounds() {
+        assert_eq!(interval("1s"), Ok(Duration::from_secs(1)));
+        for bad in ["0s", "999ms", "61m", "5"] {
+            assert!(interval(bad).is_err(), "{bad}");
         }
     }
 

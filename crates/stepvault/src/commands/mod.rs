@@ -2,12 +2,14 @@
 
 pub(crate) mod agent;
 pub(crate) mod announce;
+mod child;
 pub(crate) mod config;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod drain;
 pub(crate) mod estimate;
 pub(crate) mod explain;
+pub(crate) mod follow;
 pub(crate) mod gc;
 pub(crate) mod generated;
 pub(crate) mod init;
@@ -65,6 +67,7 @@ async fn dispatch(session: &Session, command: Command) -> Result<ExitCode> {
         Command::Push(arguments) => push::run(session, arguments).await,
         Command::Restore(arguments) => restore::run(session, arguments).await,
         Command::Run(arguments) => Box::pin(run::run(session, arguments)).await,
+        Command::Follow(arguments) => Box::pin(follow::run(session, *arguments)).await,
         Command::Stage(arguments) => save::run_stage(session, arguments).await,
         Command::Commit(arguments) => save::run_commit(session, arguments).await,
         Command::List(arguments) => list::run(session, &arguments).await,

@@ -79,9 +79,27 @@ impl Tiers {
 
     /// Opens the run's vault and remotes. Sends nothing to a remote.
     pub(crate) async fn open(settings: &Settings, default: DefaultVault, output: &Output) -> Result<Self> {
+        Self::open_with(settings, default, output, Style::of(output)).await
+    }
+
+    /// As [`open`](Self::open), for a command that runs for a long time and shows progress as a service does.
+    pub(crate) async fn open_for_service(
+        settings: &Settings,
+        default: DefaultVault,
+        output: &Output,
+    ) -> Result<Self> {
+        Self::open_with(settings, default, output, Style::of_service(output)).await
+    }
+
+    async fn open_with(
+        settings: &Settings,
+        default: DefaultVault,
+        output: &Output,
+        style: Style,
+    ) -> Result<Self> {
         let run = settings.run()?;
         let configured = settings.remotes(&run);
-        let progress = Progress::start(&configured, Style::of(output), output);
+        let progress = Progress::start(&configured, style, output);
         let vault = open_vault(settings, default).await?;
         let remotes = open_remotes(settings, configured, vault.as_ref(), &progress.observer()).await?;
         Ok(Self {

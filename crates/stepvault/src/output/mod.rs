@@ -76,19 +76,41 @@ pub(crate) struct Output {
     /// The progress bars on stderr; lines are printed above them.
     pub(crate) bars: MultiProgress,
     is_service: bool,
+    /// Whether each document is one line.
+    has_events: bool,
     node: Arc<OnceLock<NodeName>>,
 }
 
 impl Output {
     /// Creates an output that prints JSON documents if `json`, and only results and errors if `quiet`.
     pub(crate) fn new(json: bool, quiet: bool) -> Self {
-        Self { json, quiet, bars: MultiProgress::new(), is_service: false, node: Arc::default() }
+        Self {
+            json,
+            quiet,
+            bars: MultiProgress::new(),
+            is_service: false,
+            has_events: false,
+            node: Arc::default(),
+        }
     }
 
     /// Returns the output of a command whose lines may stand between those of other processes.
     #[must_use]
     pub(crate) fn of_service(self, is_service: bool) -> Self {
         Self { is_service, ..self }
+    }
+
+    /// Returns the output of a command that prints a document for each event, on a line of its own.
+    #[must_use]
+    pub(crate) fn of_events(self, has_events: bool) -> Self {
+        Self { has_events, ..self }
+    }
+
+    fn encoded<Body: Serialize>(&self, body: &Body) -> Result<String> {
+        if !self.has_events {
+            return document(body);
+        }
+        serde_json::to_string(&Document::new(body)).map_err(not_encoded)
     }
 
     /// Names the node in each further line of a service, if the run has several nodes.
@@ -102,7 +124,7 @@ impl Output {
     /// Prints the result of a command.
     pub(crate) fn result(&self, report: &impl Report) -> Result<()> {
         let text = if self.json {
-            document(report)?
+            self.encoded(report)?
         } else {
             let text = report.fitted(table::width_of(io::stdout()));
             let text = human::printable(&text).into_owned();
@@ -184,7 +206,8 @@ impl Output {
         self.error_beside_report(error);
         if self.json {
             // The exit code says that it failed already.
-            let _ = self.text(&error_document(error));
+            let answer = ErrorAnswer { error: ErrorInfo::from(error) };
+            let _ = self.text(&self.encoded(&answer).unwrap_or_default());
         }
     }
 }
@@ -218,8 +241,11 @@ pub(crate) fn draws_on_terminal() -> bool {
 
 /// Serializes a result as a JSON document, whose first member is its format version.
 pub(crate) fn document<Body: Serialize>(body: &Body) -> Result<String> {
-    serde_json::to_string_pretty(&Document::new(body))
-        .map_err(|error| Error::new(ErrorKind::Failed, "cannot write the JSON document").caused_by(error))
+    serde_json::to_string_pretty(&Document::new(body)).map_err(not_encoded)
+}
+
+fn not_encoded(error: serde_json::Error) -> Error {
+    Error::new(ErrorKind::Failed, "cannot write the JSON document").caused_by(error)
 }
 
 /// Serializes an error.

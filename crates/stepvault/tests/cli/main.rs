@@ -35,6 +35,7 @@ mod exit_codes;
 mod explain;
 mod first_run;
 mod fixtures;
+mod follow;
 mod given_up;
 mod going_back;
 mod kept_of_a_file;

@@ -79,6 +79,7 @@ prune: prune --dry-run --keep-last 1
 prune: prune --keep-last 1
 gc: gc --dry-run
 remote-forget: remote forget main --run moved
+follow: follow --once --into followed
 restore: restore --into restored
 restore: restore --into restored --plan
 stage: stage --in saved --step 8

@@ -2,7 +2,7 @@
 
 mod history;
 mod restoring;
-mod signals;
+pub(super) mod signals;
 mod trainer;
 mod uploads;
 

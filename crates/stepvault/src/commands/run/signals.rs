@@ -24,28 +24,28 @@ const PASSED_ON: [(Signal, &str, bool); 9] = [
 
 /// A received signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Received {
-    pub(super) signal: Signal,
-    pub(super) name: &'static str,
+pub(in crate::commands) struct Received {
+    pub(in crate::commands) signal: Signal,
+    pub(in crate::commands) name: &'static str,
     /// Whether the terminal also sends it to a trainer in the same foreground group.
-    pub(super) from_terminal: bool,
+    pub(in crate::commands) from_terminal: bool,
 }
 
 impl Received {
     /// Returns whether the signal asks the trainer to end.
-    pub(super) fn asks_to_end(&self) -> bool {
+    pub(in crate::commands) fn asks_to_end(&self) -> bool {
         [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT].contains(&self.signal)
     }
 }
 
 /// Streams of the forwarded signals.
-pub(super) struct Signals {
+pub(in crate::commands) struct Signals {
     streams: Vec<(Received, tokio::signal::unix::Signal)>,
 }
 
 impl Signals {
     /// Starts to listen. If the process shares the terminal, leaves SIGTSTP, SIGCONT and SIGWINCH to job control.
-    pub(super) fn listen(shares_terminal: bool) -> Result<Self> {
+    pub(in crate::commands) fn listen(shares_terminal: bool) -> Result<Self> {
         let mut streams = Vec::new();
         for (signal_, name, from_terminal) in PASSED_ON {
             if shares_terminal && [Signal::TSTP, Signal::CONT, Signal::WINCH].contains(&signal_) {
@@ -61,7 +61,7 @@ impl Signals {
     }
 
     /// Waits for the next signal.
-    pub(super) async fn next(&mut self) -> Received {
+    pub(in crate::commands) async fn next(&mut self) -> Received {
         std::future::poll_fn(|context| {
             for (received, stream) in &mut self.streams {
                 if stream.poll_recv(context).is_ready() {
@@ -74,7 +74,7 @@ impl Signals {
     }
 
     /// Waits for the next signal that asks to end.
-    pub(super) async fn next_end(&mut self) -> Received {
+    pub(in crate::commands) async fn next_end(&mut self) -> Received {
         loop {
             let received = self.next().await;
             if received.asks_to_end() {
@@ -86,13 +86,13 @@ impl Signals {
 
 /// Returns whether this process is in the foreground of the terminal on its stdin. The shell's job control and Ctrl-C
 /// then affect it and the trainer together.
-pub(super) fn shares_terminal() -> bool {
+pub(in crate::commands) fn shares_terminal() -> bool {
     rustix::termios::tcgetpgrp(std::io::stdin()).is_ok_and(|group| group == rustix::process::getpgrp())
 }
 
 /// Starts the same command line as a child, forwards signals to it, reaps every orphan, and exits with the child's
 /// code. The kernel then kills all remaining processes of the container.
-pub(super) async fn run_as_init() -> Result<ExitCode> {
+pub(in crate::commands) async fn run_as_init() -> Result<ExitCode> {
     let fault = |error: std::io::Error| {
         Error::new(ErrorKind::Failed, "cannot start as process 1")
             .caused_by(error)

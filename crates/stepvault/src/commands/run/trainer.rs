@@ -1,34 +1,26 @@
 //! The trainer's process and its child processes.
 
 use std::ffi::OsString;
-use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::Signal;
 use stepvault_agent::Stop;
 use stepvault_core::starts::Process;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_local::process;
 use stepvault_local::starts::TrainerLock;
-use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::signals::{Received, Signals};
+use crate::commands::child::{Child, LOOK_INTERVAL, code_of};
 
-/// Interval at which to check for remaining processes of the trainer's group; the kernel does not report their end.
-const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// The trainer's share of the drain deadline; the rest is for uploading its last steps.
 const TRAINERS_SHARE: f64 = 0.75;
 
 /// A running trainer.
 pub(super) struct Trainer {
-    id: Pid,
-    /// Whether the trainer has its own process group.
-    own_group: bool,
+    child: Child,
     pub(super) process: Option<Process>,
-    begun: Instant,
-    waiting: oneshot::Receiver<std::io::Result<ExitStatus>>,
     /// Held for as long as the trainer and its group run.
     _lock: Option<TrainerLock>,
 }
@@ -54,8 +46,7 @@ pub(super) struct Ended {
 impl Ended {
     /// Returns the exit code as a shell reports it.
     pub(super) fn code(&self) -> u8 {
-        let signalled = || self.status.signal().map_or(1, |signal| signal.saturating_add(128));
-        u8::try_from(self.status.code().unwrap_or_else(signalled)).unwrap_or(1)
+        code_of(self.status)
     }
 }
 
@@ -75,27 +66,8 @@ impl Trainer {
             command.split_first().ok_or_else(|| fault().because("no command is given"))?;
         let mut builder = Command::new(program);
         builder.args(arguments).envs(environment);
-        if !shares_terminal {
-            builder.process_group(0);
-        }
-        let mut child = builder.spawn().map_err(|error| {
-            fault()
-                .on(program.to_string_lossy())
-                .caused_by(error)
-                .hint("give the program after '--', with its path unless it is in PATH")
-        })?;
-        let begun = Instant::now();
-        let id = Pid::from_child(&child);
-        let process = process::identify(child.id());
-        let (tell, waiting) = oneshot::channel();
-        let wait = move || {
-            let _ = tell.send(child.wait());
-        };
-        std::thread::Builder::new().name("trainer".to_owned()).spawn(wait).map_err(|error| {
-            let _ = kill_process(id, Signal::TERM);
-            fault().caused_by(error)
-        })?;
-        Ok(Self { id, own_group: !shares_terminal, process, begun, waiting, _lock: lock })
+        let child = Child::start(builder, !shares_terminal, "the trainer")?;
+        Ok(Self { process: child.process.clone(), child, _lock: lock })
     }
 
     /// Waits for the trainer to end, and forwards signals until then. After SIGTERM its group has a share of
@@ -115,17 +87,14 @@ impl Trainer {
         let mut status: Option<(ExitStatus, Duration)> = None;
         let (status, lasted) = loop {
             if let Some(status) = status
-                && !(times.is_some() && !was_killed && self.has_others())
+                && !(times.is_some() && !was_killed && self.child.has_others())
             {
                 break status;
             }
             let kill_at = times.map(|(kill_at, _)| kill_at).filter(|_| !was_killed);
             tokio::select! {
-                ended = &mut self.waiting, if status.is_none() => {
-                    let fault = || Error::new(ErrorKind::Failed, "cannot wait for the trainer");
-                    let ended = ended.map_err(|gone| fault().caused_by(gone))?;
-                    let ended = ended.map_err(|error| fault().caused_by(error))?;
-                    status = Some((ended, self.begun.elapsed()));
+                ended = self.child.ended(), if status.is_none() => {
+                    status = Some((ended?, self.child.begun.elapsed()));
                 }
                 received = signals.next() => {
                     self.pass_on(&received);
@@ -147,12 +116,12 @@ impl Trainer {
                         times.get_or_insert((now + left.mul_f64(TRAINERS_SHARE), deadline));
                     }
                     asked_by.get_or_insert("a drain");
-                    self.signal(Signal::TERM);
+                    self.child.signal(Signal::TERM);
                 }
                 () = sleep_until(kill_at.unwrap_or_else(Instant::now)), if kill_at.is_some() => {
                     say("the trainer did not exit in time after SIGTERM: killing it");
                     was_killed = true;
-                    self.signal(Signal::KILL);
+                    self.child.signal(Signal::KILL);
                 }
                 () = sleep(LOOK_INTERVAL), if status.is_some() => {}
             }
@@ -163,29 +132,17 @@ impl Trainer {
             asked_by,
             was_killed,
             deadline: times.map(|(_, deadline)| deadline),
-            left_others: !was_killed && self.has_others(),
-            left_none: self.own_group && !was_killed && status.code().is_some() && !self.has_others(),
+            left_others: !was_killed && self.child.has_others(),
+            left_none: self.child.own_group
+                && !was_killed
+                && status.code().is_some()
+                && !self.child.has_others(),
         })
     }
 
     fn pass_on(&self, received: &Received) {
-        if self.own_group || !received.from_terminal {
-            self.signal(received.signal);
+        if self.child.own_group || !received.from_terminal {
+            self.child.signal(received.signal);
         }
-    }
-
-    /// Sends a signal to the trainer. A trainer that has exited is not an error.
-    fn signal(&self, signal: Signal) {
-        let sent =
-            if self.own_group { kill_process_group(self.id, signal) } else { kill_process(self.id, signal) };
-        if let Err(error) = sent {
-            tracing::debug!(%error, ?signal, "cannot send the signal to the trainer");
-        }
-    }
-
-    /// Returns whether the trainer's group still has processes.
-    fn has_others(&self) -> bool {
-        let group = u32::try_from(self.id.as_raw_pid());
-        self.own_group && group.is_ok_and(process::group_is_running)
     }
 }

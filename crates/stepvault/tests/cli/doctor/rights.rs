@@ -13,12 +13,13 @@ use crate::doctor::remote_place::{RUN, RemotePlace};
 use crate::support::{Outcome, file_below};
 
 /// Each command as the document calls it, with its arguments.
-const COMMANDS: [(&str, &str); 12] = [
+const COMMANDS: [(&str, &str); 13] = [
     ("push", "push run/step_3 --local vault"),
     ("list", "list"),
     ("show", "show 2"),
     ("verify", "verify --deep"),
     ("restore", "restore --into out"),
+    ("follow", "follow --into followed --once --timeout 0s"),
     ("pin", "pin 1"),
     ("unpin", "unpin 2"),
     ("prune --dry-run", "prune --dry-run --keep-last 1 --tier remote"),

@@ -1,0 +1,113 @@
+//! Follows a run from another machine: which steps are durable, and one of them restored into a follower's directory.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use futures::future::join_all;
+use parking_lot::Mutex;
+use stepvault_core::{Error, ErrorKind, Result, RunName, StepId, Tier};
+use stepvault_local::follow_directory::FollowDirectory;
+
+use crate::blocking::blocking;
+use crate::restore::{RestoreContext, RestoreReport, RestoreRequest, Target, WantedSteps, restore};
+use crate::tier::catalog::committed_ids;
+use crate::tier::removed::{removal_record, removed_steps};
+use crate::tier::run_remote::RunRemote;
+use crate::tier::step_state::{Durability, without_removed};
+
+/// The steps that are durable, as far as the remotes answer.
+#[derive(Debug, Default)]
+pub struct DurableSteps {
+    /// The steps that are durable on every required remote; if none is required, on at least one.
+    pub ids: BTreeSet<StepId>,
+    /// The remotes that did not answer, each with the error. A step that has to be on one of them is not durable as far as
+    /// is known.
+    pub unreachable: Vec<(RunRemote, Error)>,
+}
+
+/// Lists the durable steps. A step that is no newer than `known` may be among them although it is being removed.
+///
+/// Without a newer step this takes one LIST for each remote.
+pub async fn durable_steps(remotes: &[RunRemote], known: Option<StepId>) -> DurableSteps {
+    let listed = join_all(remotes.iter().map(|remote| remote.answers_soon(visible(remote, known)))).await;
+    let mut found = DurableSteps::default();
+    let mut on: BTreeMap<Tier, BTreeSet<StepId>> = BTreeMap::new();
+    for (remote, listed) in remotes.iter().zip(listed) {
+        match listed {
+            Ok(ids) => {
+                on.insert(remote.tier.clone(), ids);
+            }
+            Err(error) => found.unreachable.push((remote.clone(), error)),
+        }
+    }
+    let all: BTreeSet<StepId> = on.values().flatten().copied().collect();
+    let has = |remote: &RunRemote, id| on.get(&remote.tier).is_some_and(|ids| ids.contains(&id));
+    let is_durable = |id: &StepId| {
+        let durability = Durability::of(remotes, |remote| Ok(has(remote, *id)));
+        durability.is_ok_and(|durability| durability.is_durable())
+    };
+    found.ids = all.into_iter().filter(is_durable).collect();
+    found
+}
+
+/// Returns the committed steps, without those that are being removed if there is any newer than `known`.
+async fn visible(remote: &RunRemote, known: Option<StepId>) -> Result<BTreeSet<StepId>> {
+    let committed = committed_ids(remote).await?;
+    let newest = committed.keys().next_back().copied();
+    if newest <= known {
+        return Ok(committed.into_keys().collect());
+    }
+    // Listed after the commits: a step whose removal begins meanwhile is left out.
+    let removed = removed_steps(remote).await?;
+    Ok(without_removed(committed, &removed).into_keys().collect())
+}
+
+/// A step that is in a follower's directory.
+#[derive(Debug)]
+pub struct FollowedStep {
+    /// Its path.
+    pub path: PathBuf,
+    /// How it was restored; `None` if it was there before, unchanged.
+    pub report: Option<RestoreReport>,
+}
+
+/// Restores one step, verified, and places it in the follower's directory by a rename.
+///
+/// # Errors
+/// As for [`restore`], and those of the directory. [`is_final`] tells which of them concern this step alone.
+pub async fn restore_followed(
+    context: &RestoreContext,
+    directory: &Arc<Mutex<FollowDirectory>>,
+    run: &RunName,
+    id: StepId,
+    include: &[String],
+) -> Result<FollowedStep> {
+    let asked = Arc::clone(directory);
+    if let Some(path) = blocking(move || asked.lock().unchanged(id)).await? {
+        return Ok(FollowedStep { path, report: None });
+    }
+    let asked = Arc::clone(directory);
+    let target = Target::Into(blocking(move || asked.lock().begin(id)).await?);
+    let wanted = WantedSteps { step: Some(id.step), attempt: Some(id.attempt), revision: Some(id.revision) };
+    let request =
+        RestoreRequest { wanted, include: include.to_vec(), ..RestoreRequest::newest(run.clone(), target) };
+    let report = restore(context, &request).await?;
+    let (asked, restored) = (Arc::clone(directory), report.plan.path.clone());
+    let path = blocking(move || asked.lock().place(id, &restored)).await?;
+    Ok(FollowedStep { path, report: Some(report) })
+}
+
+/// Returns whether an error of [`restore_followed`] says that this step cannot be followed, while others may.
+pub fn is_final(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::NotFound | ErrorKind::NoneValid | ErrorKind::Damaged | ErrorKind::Conflict
+    )
+}
+
+/// Returns whether a step was removed from a remote, or is being removed. A remote that does not answer says nothing.
+pub async fn is_removed(remotes: &[RunRemote], id: StepId) -> bool {
+    let records = remotes.iter().map(|remote| remote.answers_soon(removal_record(remote, id)));
+    join_all(records).await.into_iter().any(|record| matches!(record, Ok(Some(_))))
+}
