@@ -22,6 +22,7 @@ mod damage;
 mod doctor_remote;
 mod gc;
 mod harness;
+mod inspect_remote;
 mod interruption;
 mod late_writer;
 mod many_steps;
