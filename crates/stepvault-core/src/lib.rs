@@ -50,6 +50,7 @@ pub mod launch;
 pub mod launcher;
 pub mod links;
 pub mod manifest;
+mod meant_url;
 pub mod members;
 pub mod nodes;
 pub mod observe;

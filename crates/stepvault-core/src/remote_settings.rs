@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::{Error, ErrorKind, RemoteName, Result};
+use crate::{Error, ErrorKind, RemoteName, Result, meant_url};
 
 /// What to do about a store that ignores attributes that were requested for new objects.
 pub const IGNORED_ATTRIBUTES_HINT: &str = "correct the setting, use a store that supports it, or set attributes = \"if-supported\" for this remote to accept this";
@@ -43,11 +43,12 @@ impl Scheme {
 
     /// The settings that not every store has, and the kinds of store that have them. A setting that has no effect
     /// without a warning (an encryption, an owner check) would be worse than an error.
-    pub(crate) const SETTINGS_OF_SOME: [(&'static str, &'static [Self]); 17] = [
+    pub(crate) const SETTINGS_OF_SOME: [(&'static str, &'static [Self]); 18] = [
         ("endpoint", &[Self::S3, Self::Gcs, Self::Azure]),
         ("region", &[Self::S3]),
         ("profile", &[Self::S3]),
         ("path-style", &[Self::S3]),
+        ("anonymous", &[Self::S3, Self::Gcs, Self::Azure]),
         ("allow-http", &[Self::S3, Self::Gcs, Self::Azure]),
         ("ca-file", &[Self::S3, Self::Gcs, Self::Azure]),
         ("client-certificate", &[Self::S3, Self::Gcs, Self::Azure]),
@@ -85,10 +86,13 @@ impl RemoteUrl {
     /// Splits `text` into the URL and the percent-decoded options of its query, in order.
     pub fn parse(text: &str) -> Result<(Self, Vec<(String, String)>)> {
         let fault = |why: String| {
-            Error::new(ErrorKind::Usage, "not a remote's URL").on(without_secrets(text)).because(why).hint(
-                "write s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, file:///directory or \
-                 memory://name",
-            )
+            let usual = "write s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, file:///directory or \
+                         memory://name";
+            let hint = meant_url::suggestion(text).filter(|hint| !hint.contains(&format!("mean {text}?")));
+            Error::new(ErrorKind::Usage, "not a remote's URL")
+                .on(without_secrets(text))
+                .because(why)
+                .hint(hint.unwrap_or_else(|| usual.to_owned()))
         };
         let (scheme_text, rest) =
             text.split_once("://").ok_or_else(|| fault("it has no scheme".to_owned()))?;
@@ -254,6 +258,8 @@ pub struct RemoteSettings {
     pub profile: Option<String>,
     /// Whether the bucket is in the path of each URL, and not in its host (S3).
     pub path_style: Option<bool>,
+    /// Sends requests without credentials, to read a public bucket (S3, GCS and Azure).
+    pub anonymous: bool,
     /// Allows plain HTTP to an endpoint that is not a loopback address.
     pub allow_http: bool,
     /// PEM file with authorities that are trusted besides the system's.
@@ -347,6 +353,26 @@ mod tests {
             let told = format!("{error} {:?}", error.hint_text());
             assert!(!told.contains("s3cr3t"), "{told}");
         }
+    }
+
+    #[test]
+    fn another_spelling_of_a_bucket_gets_a_suggestion() {
+        for (bad, wanted) in [
+            ("gcs://bucket/run", "did you mean gs://bucket/run?"),
+            ("S3://bucket/run", "did you mean s3://bucket/run?"),
+            (
+                "https://bucket.s3.eu-west-1.amazonaws.com/run",
+                "did you mean s3://bucket/run?region=eu-west-1?",
+            ),
+            ("ftp://x/y", "write s3://bucket/prefix, gs://bucket/prefix"),
+            ("s3://b/../c", "write s3://bucket/prefix, gs://bucket/prefix"),
+        ] {
+            let error = RemoteUrl::parse(bad).expect_err(bad);
+            assert!(error.hint_text().unwrap().starts_with(wanted), "{bad}: {error:?}");
+        }
+        let arn = "s3://arn:aws:s3:eu-west-1:123456789012:accesspoint/team";
+        let error = RemoteUrl::parse(arn).expect_err(arn);
+        assert!(error.hint_text().unwrap().starts_with("did you mean s3://ALIAS/prefix?"), "{error:?}");
     }
 
     #[test]

@@ -36,6 +36,8 @@ pub enum CredentialSource {
     DirectoryToken,
     /// The store is on this machine and requires none.
     NotAsked,
+    /// None, as the remote's settings ask for.
+    Anonymous,
     /// The provider gives no name.
     Unnamed,
 }
@@ -49,6 +51,13 @@ pub struct Credentials {
     pub expires: Option<Timestamp>,
     /// Whether they have a session token, and therefore expire.
     pub temporary: bool,
+}
+
+impl Credentials {
+    /// Returns what is used for a remote with `anonymous = true`.
+    pub const fn anonymous() -> Self {
+        Self { source: CredentialSource::Anonymous, expires: None, temporary: false }
+    }
 }
 
 /// What prevents access to a bucket.

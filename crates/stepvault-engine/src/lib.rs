@@ -51,6 +51,7 @@ pub mod outage;
 pub mod placement;
 pub mod prune;
 pub mod push;
+mod remote_file;
 pub mod restore;
 pub mod save;
 mod seen_checkpoints;

@@ -88,33 +88,48 @@ pub fn check_step(step: &FoundStep, tree: &Tree, files: &dyn OpenFile) -> StepCh
 /// Runs the checks for as much of a step as the directory holds. In a part, each file is checked by itself, and
 /// tables that list files are compared only with those that exist: the others are on other nodes.
 pub fn check_extent(extent: Extent, step: &FoundStep, tree: &Tree, files: &dyn OpenFile) -> StepCheck {
+    check_extent_by(&|checks, run| checks.iter().flat_map(run).collect(), extent, step, tree, files)
+}
+
+/// How the checks of a step are run: one after another, or several at once. Returns the findings in the order of the
+/// checks.
+pub type RunChecks<'a> = dyn Fn(&[Check], &(dyn Fn(&Check) -> Vec<Finding> + Sync)) -> Vec<Finding> + 'a;
+
+/// Like [`check_extent`], with the checks run by `run`.
+pub fn check_extent_by(
+    run: &RunChecks<'_>,
+    extent: Extent,
+    step: &FoundStep,
+    tree: &Tree,
+    files: &dyn OpenFile,
+) -> StepCheck {
     // What tools leave among the files of a step is no part of it.
     let own = tree.within(&step.members, |inside| !is_in_clutter(inside));
     let checks = if extent.is_part() { plan_part(step, &own) } else { plan(step, &own) };
-    make(checks, step, &own, files)
+    // Sound files are not remembered: there may be very many.
+    let findings = run(&checks, &|check| {
+        let findings = check.run(&own, files).into_iter();
+        findings.filter(|finding| finding.soundness != Soundness::Sound).collect()
+    });
+    combine(findings, step, &own)
 }
 
-fn make(checks: Vec<Check>, step: &FoundStep, tree: &Tree, files: &dyn OpenFile) -> StepCheck {
+fn combine(findings: Vec<Finding>, step: &FoundStep, tree: &Tree) -> StepCheck {
     let mut result = StepCheck::default();
     // The indexes of the findings of a path, by its hash: there may be one for each of very many files.
     let mut known: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
-    for check in checks {
-        for finding in check.run(tree, files) {
-            if matches!(finding.soundness, Soundness::Unknown { .. }) {
-                let size_bytes = tree.file_size_bytes(&finding.path).unwrap_or_default();
-                result.unknown_bytes = result.unknown_bytes.saturating_add(size_bytes);
-            }
-            // Two checks may report the same about one file.
-            if finding.soundness == Soundness::Sound {
-                continue;
-            }
-            let mut hasher = DefaultHasher::new();
-            finding.path.hash(&mut hasher);
-            let of_path = known.entry(hasher.finish()).or_default();
-            if of_path.iter().all(|index| result.findings[*index] != finding) {
-                of_path.push(result.findings.len());
-                result.findings.push(finding);
-            }
+    for finding in findings {
+        if matches!(finding.soundness, Soundness::Unknown { .. }) {
+            let size_bytes = tree.file_size_bytes(&finding.path).unwrap_or_default();
+            result.unknown_bytes = result.unknown_bytes.saturating_add(size_bytes);
+        }
+        // Two checks may report the same about one file.
+        let mut hasher = DefaultHasher::new();
+        finding.path.hash(&mut hasher);
+        let of_path = known.entry(hasher.finish()).or_default();
+        if of_path.iter().all(|index| result.findings[*index] != finding) {
+            of_path.push(result.findings.len());
+            result.findings.push(finding);
         }
     }
     result.bytes = step.bytes;

@@ -41,6 +41,7 @@ fn settings(table: &mut Section<'_>, name: RemoteName, url: RemoteUrl) -> Remote
         region: table.text("region", None),
         profile: table.text("profile", None),
         path_style: table.optional_boolean("path-style"),
+        anonymous: table.boolean("anonymous", false),
         allow_http: table.boolean("allow-http", false),
         ca_file: table.path("ca-file"),
         client_certificate: table.path("client-certificate"),

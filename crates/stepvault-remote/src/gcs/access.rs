@@ -32,6 +32,7 @@ pub(super) struct Access {
     /// Google's usual chain, refreshed in the background. `None` for an emulator, or a server on this machine: no
     /// credentials are used or searched for.
     token: Option<AccessTokenCredentials>,
+    is_anonymous: bool,
     patience: Duration,
 }
 
@@ -42,14 +43,15 @@ impl Access {
     /// The token is sent only to Google's own hosts, unless the endpoint is configured with `send-token`. An emulator
     /// gets none.
     pub(super) async fn new(settings: &RemoteSettings) -> Result<Self> {
-        let patience = settings.stall_timeout();
+        let (patience, is_anonymous) = (settings.stall_timeout(), settings.anonymous);
         let emulator = || std::env::var(EMULATOR_VARIABLE).ok().map(|host| with_scheme(&host));
         let is_emulator = settings.endpoint.is_none();
         let Some(given) = settings.endpoint.clone().or_else(emulator) else {
             return Ok(Self {
                 endpoint: GOOGLE.to_owned(),
                 plain_http: false,
-                token: Some(google(settings)?),
+                token: if is_anonymous { None } else { Some(google(settings)?) },
+                is_anonymous,
                 patience,
             });
         };
@@ -60,9 +62,10 @@ impl Access {
                 .because("it has a query or a fragment"));
         }
         Ok(Self {
-            token: token_for(&url, is_emulator, settings, patience).await?,
+            token: if is_anonymous { None } else { token_for(&url, is_emulator, settings, patience).await? },
             endpoint: url.as_str().trim_end_matches('/').to_owned(),
             plain_http: url.scheme() == "http",
+            is_anonymous,
             patience,
         })
     }
@@ -96,6 +99,9 @@ impl Access {
     /// Returns the source of the token, determined in Google's own order, after fetching one. The library does not
     /// report the expiry: it renews tokens by itself.
     pub(super) async fn credentials(&self) -> Result<FoundCredentials> {
+        if self.is_anonymous {
+            return Ok(FoundCredentials::anonymous());
+        }
         self.bearer().await?;
         let source = match &self.token {
             None => CredentialSource::NotAsked,
@@ -194,6 +200,17 @@ mod tests {
         assert_eq!(access.endpoint, "http://127.0.0.1:4443");
         assert_eq!(access.bearer().await.unwrap(), "");
         assert!(access.plain_http);
+    }
+
+    #[tokio::test]
+    async fn a_public_bucket_is_read_without_credentials() {
+        let mut settings = settings("https://gateway.example");
+        settings.anonymous = true;
+        for endpoint in [None, settings.endpoint.clone()] {
+            let access = Access::new(&RemoteSettings { endpoint, ..settings.clone() }).await.unwrap();
+            assert_eq!(access.bearer().await.unwrap(), "");
+            assert_eq!(access.credentials().await.unwrap(), FoundCredentials::anonymous());
+        }
     }
 
     #[tokio::test]

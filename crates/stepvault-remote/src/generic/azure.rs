@@ -39,6 +39,9 @@ impl Examiner for AzureExaminer {
 
 async fn credentials(settings: &RemoteSettings) -> Result<Credentials> {
     let azure = connect(settings)?;
+    if settings.anonymous {
+        return Ok(Credentials::anonymous());
+    }
     let got =
         azure.credentials().get_credential().await.map_err(|error| {
             store_error("cannot get credentials for Azure", &settings.url.to_string(), error)
@@ -74,7 +77,8 @@ pub(super) fn connect(settings: &RemoteSettings) -> Result<MicrosoftAzure> {
     let mut allow_http = settings.allow_http;
     if let Some(endpoint) = endpoint {
         let url = check_endpoint(&endpoint, settings.allow_http)?;
-        if !is_loopback(&url) && !is_host_of(&url, &DOMAINS) && !settings.send_token {
+        let may_connect = settings.anonymous || settings.send_token;
+        if !is_loopback(&url) && !is_host_of(&url, &DOMAINS) && !may_connect {
             return Err(refuse_token(&url, "Azure"));
         }
         allow_http |= url.scheme() == "http";
@@ -100,6 +104,9 @@ pub(super) fn connect(settings: &RemoteSettings) -> Result<MicrosoftAzure> {
         stall_timeout: settings.stall_timeout(),
         ..HttpOptions::default()
     });
+    if settings.anonymous {
+        builder = builder.with_skip_signature(true);
+    }
     builder
         .with_container_name(&settings.url.bucket)
         .with_client_options(client_options(allow_http, &certificates))

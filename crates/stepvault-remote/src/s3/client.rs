@@ -184,8 +184,13 @@ async fn load(
         unchecked,
     };
     builder = builder.http_client(client).interceptor(common.clone());
+    if settings.anonymous {
+        builder = builder.allow_no_auth();
+    }
     let sdk = Client::from_conf(builder.build());
-    Ok(Connection { sdk, common, clock, direct: OnceCell::new() })
+    // The SDK sends what is not signed.
+    let direct = OnceCell::new_with(settings.anonymous.then_some(None));
+    Ok(Connection { sdk, common, clock, direct })
 }
 
 /// Returns whether a host belongs to a store that knows no requests with the bucket in the path, by what its documents
@@ -231,7 +236,9 @@ async fn load_chain(
     if let Some(profile) = &settings.profile {
         loader = loader.profile_name(profile);
     }
-    if let Some(keys) = keys {
+    if settings.anonymous {
+        loader = loader.no_credentials();
+    } else if let Some(keys) = keys {
         loader = loader.credentials_provider(Credentials::new(
             &keys.access_key,
             &keys.secret_key,

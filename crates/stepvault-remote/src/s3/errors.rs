@@ -292,6 +292,9 @@ impl Fault {
             (Some(transport), _) => verdicts.of_case(transport.into()),
             // Garage has no code of its own for it.
             (None, "AccessDenied") if self.message.contains("quota") => verdicts.of_case("full"),
+            (None, _) if self.message.to_lowercase().contains("requester pays") => {
+                verdicts.of_case("requester-pays")
+            }
             (None, "InvalidArgument") if self.message.starts_with("Part number must be") => {
                 verdicts.of_case("too-many-parts")
             }

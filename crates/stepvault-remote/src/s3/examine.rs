@@ -24,6 +24,9 @@ use crate::store::PendingUpload;
 #[async_trait]
 impl Examiner for S3Store {
     async fn credentials(&self) -> Result<Option<Credentials>> {
+        if self.clients.settings.anonymous {
+            return Ok(Some(Credentials::anonymous()));
+        }
         let keys = self.clients.keys().await?;
         let source = source_of(&keys, &self.clients);
         Ok(Some(Credentials {

@@ -71,6 +71,30 @@ async fn every_request_says_who_pays() {
 }
 
 #[tokio::test]
+async fn a_refusal_says_that_the_requesters_may_have_to_pay() {
+    let strict = Strict::start_with(StrictS3Options { requester_pays: true, ..StrictS3Options::default() });
+    let error = listed(&*strict.open_bare().await, "").await.unwrap_err();
+    assert!(error.hint_text().unwrap().contains("set requester-pays = true"), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_public_bucket_is_read_without_credentials_and_not_written() {
+    let mut strict = Strict::start_with(StrictS3Options { public_reads: true, ..StrictS3Options::default() });
+    let file = File::new((1 << 20) + 1, 2);
+    create(&*strict.open_bare().await, "a", &file.bytes).await.unwrap();
+    strict.server.faults().clear_requests();
+    strict.settings.anonymous = true;
+    let store = strict.open_bare().await;
+    assert_eq!(listed(&*store, "").await.unwrap(), ["a"]);
+    assert_eq!(read(&*store, "a", Some(5..10)).await.unwrap(), file.bytes[5..10]);
+    assert_eq!(read(&*store, "a", None).await.unwrap(), file.bytes);
+    assert!(store.head("a").await.unwrap().is_some());
+    assert!(store.head("b").await.unwrap().is_none());
+    let error = create(&*store, "b", &file.bytes).await.map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+}
+
+#[tokio::test]
 async fn an_owner_that_no_header_can_carry_is_an_error() {
     let mut strict = Strict::start();
     strict.settings.expected_bucket_owner = Some("999988887777\n".to_owned());

@@ -36,7 +36,9 @@ impl S3Access for Gate {
     async fn check(&self, context: &mut S3AccessContext<'_>) -> S3Result<()> {
         let pays = context.headers().get("x-amz-request-payer");
         let refuses_payer = self.0.options.requester_pays && pays.is_none_or(|pays| pays != "requester");
-        if context.credentials().is_none() || refuses_payer {
+        let reads = ["GetObject", "HeadObject", "ListObjectsV2", "HeadBucket"];
+        let is_public = self.0.options.public_reads && reads.contains(&context.s3_op().name());
+        if (context.credentials().is_none() && !is_public) || refuses_payer {
             return Err(s3_error!(AccessDenied, "Access Denied"));
         }
         let mut names = context.headers().keys().map(http::HeaderName::as_str);

@@ -60,6 +60,8 @@ pub struct StrictS3Options {
     pub refuse_checksums: bool,
     /// Refuses requests that do not say that their sender pays for them.
     pub requester_pays: bool,
+    /// Lets everyone read and list, with signature or without.
+    pub public_reads: bool,
     /// Refuses to delete several objects by one request.
     pub no_batch_deletes: bool,
     /// Supports no copies, of objects or of parts.
@@ -88,6 +90,7 @@ impl Default for StrictS3Options {
             ignores_attributes: false,
             refuse_checksums: false,
             requester_pays: false,
+            public_reads: false,
             no_batch_deletes: false,
             no_copies: false,
             max_keys: 1000,

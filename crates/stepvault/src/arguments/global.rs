@@ -10,7 +10,7 @@ use stepvault_core::{NodeName, NodeSet, RunName};
 use super::values;
 
 /// Options that every command takes. Flags override environment variables, which override the file.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct GlobalArguments {
     /// Configuration file [env: STEPVAULT_CONFIG]

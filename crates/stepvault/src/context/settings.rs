@@ -48,6 +48,12 @@ impl Settings {
         Self::loaded(gather(&session.global)?)
     }
 
+    /// Loads it with one remote, the one at this URL, in place of those that the arguments name.
+    pub(crate) fn load_of_remote(session: &Session, url: &str) -> Result<Self> {
+        let global = GlobalArguments { remote: vec![url.to_owned()], ..session.global.clone() };
+        Self::loaded(gather(&global)?)
+    }
+
     /// Loads the configuration with which the last agent of the vault was started that `--local` names, with its node,
     /// launch and attempt, and prints the warnings.
     ///

@@ -34,6 +34,7 @@ fn source_text(source: &CredentialSource) -> String {
         CredentialSource::SharedSignature => "a shared access signature",
         CredentialSource::DirectoryToken => "a token of the Azure directory",
         CredentialSource::NotAsked => "none needed: the store is on this machine",
+        CredentialSource::Anonymous => "none: anonymous = true",
         CredentialSource::Unnamed => "from a provider that gives no name",
     };
     words.to_owned()

@@ -1,22 +1,31 @@
-//! Inspects a directory of checkpoints: which framework wrote it, which steps it has, whether each is complete and
-//! sound, and why.
+//! Inspects a directory of checkpoints, or a prefix of a bucket: which framework wrote it, which steps it has, whether
+//! each is complete and sound, and why.
 //!
-//! Needs no vault, remote or configuration.
+//! Needs no vault and no configuration.
+
+mod remote;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+pub use remote::{ReadGuard, RemoteDirectory, RemoteReads, inspect_remote};
+use stepvault_core::ids::RECORDS_DIRECTORY;
 
 use stepvault_core::config::LinkPolicy;
 use stepvault_core::step_origin::{BestName, StepOrigin};
 use stepvault_core::{Error, ErrorKind, Event, Observer, Result, Step, Tier, Timestamp};
-use stepvault_formats::check::{StepCheck, check_extent};
+use stepvault_formats::check::{Check, StepCheck, check_extent_by};
 use stepvault_formats::deep::{DeepCheck, read_step};
 use stepvault_formats::detect::{Detection, detect};
 use stepvault_formats::find::{
     Completeness, Extent, FindOptions, Found, FoundStep, QuietRule, RunBelow, find_steps, runs_below,
 };
 use stepvault_formats::profile::{GENERIC, Profile, ProfileSet, last_component};
+use stepvault_formats::soundness::Finding;
 use stepvault_formats::step_name::{looks_like_a_step, says_newest};
-use stepvault_formats::tree::Tree;
+use stepvault_formats::tree::{OpenFile, Tree};
 use stepvault_formats::warnings::warnings;
 use stepvault_local::survey::{SurveyFiles, survey};
 
@@ -67,6 +76,8 @@ pub struct Inspection {
     pub below: Vec<RunBelow>,
     /// What a user should know besides.
     pub warnings: Vec<String>,
+    /// The runs of stepvault whose records lie here, by their paths; empty for the directory itself.
+    pub runs: Vec<String>,
 }
 
 /// Whether a directory contains a step to resume from.
@@ -164,26 +175,71 @@ pub fn check_source(
 /// # Errors
 /// [`ErrorKind::Usage`] for an unknown profile; the filesystem's error if `path` cannot be read.
 pub fn inspect(path: &Path, request: &InspectRequest<'_>, now: Timestamp) -> Result<Inspection> {
-    let chosen = request.profile.map(|name| named(request.profiles, name)).transpose()?;
-    let fault = |error| stepvault_local::errors::io(WHAT, path, error);
-    let facts = path.metadata().map_err(fault)?;
-    let inside = if facts.is_dir() { Some(survey(path)?) } else { None };
-    // Only the directory above shows the other half of a pair.
-    if let Some(trial) = areal_trial(path) {
-        return Ok(Inspection {
-            directory: Some(trial.clone()),
-            ..find_in(survey(&trial)?, SurveyFiles::open(&trial)?, chosen, request, now)?.checked(request)
-        });
+    request.profile.map(|name| named(request.profiles, name)).transpose()?;
+    judge(Subject::at(path)?, request, now)
+}
+
+/// What is inspected.
+enum Subject {
+    /// A trial of `AReaL`: only the directory above the given one shows the other half of a pair.
+    Trial(PathBuf, View),
+    /// A file or a directory.
+    Entry {
+        /// The content of the directory.
+        inside: Option<View>,
+        /// The entry itself, in a directory that has nothing else: it may be a step, which its own name shows.
+        above: Option<View>,
+    },
+}
+
+/// A directory, and how its files are read.
+struct View {
+    tree: Tree,
+    files: Arc<dyn OpenFile>,
+    checks_at_once: usize,
+}
+
+impl View {
+    fn of_directory(tree: Tree, root: &Path) -> Result<Self> {
+        Ok(Self { tree, files: Arc::new(SurveyFiles::open(root)?), checks_at_once: 1 })
     }
-    // The path may itself be a step, which only its parent directory can show.
-    let above = entry_in_parent(path, inside.clone().unwrap_or_default())?;
-    let mut above = above.map(|(tree, files)| find_in(tree, files, chosen, request, now)).transpose()?;
-    let Some(tree) = inside else {
-        let Some(mut file) = above else {
+}
+
+impl Subject {
+    /// Surveys a path.
+    fn at(path: &Path) -> Result<Self> {
+        let facts = path.metadata().map_err(|error| stepvault_local::errors::io(WHAT, path, error))?;
+        let inside = if facts.is_dir() { Some(survey(path)?) } else { None };
+        if let Some(trial) = areal_trial(path) {
+            let view = View::of_directory(survey(&trial)?, &trial)?;
+            return Ok(Self::Trial(trial, view));
+        }
+        let above = entry_in_parent(path, inside.clone().unwrap_or_default())?;
+        let inside = inside.map(|tree| View::of_directory(tree, path)).transpose()?;
+        if inside.is_none() && above.is_none() {
             return Err(Error::new(ErrorKind::Usage, WHAT)
                 .on(path.display())
                 .because("its last component is not a name")
                 .hint("give the directory that holds the checkpoints"));
+        }
+        Ok(Self::Entry { inside, above })
+    }
+}
+
+/// Judges what was listed.
+fn judge(subject: Subject, request: &InspectRequest<'_>, now: Timestamp) -> Result<Inspection> {
+    let chosen = request.profile.map(|name| named(request.profiles, name)).transpose()?;
+    let (inside, above) = match subject {
+        Subject::Trial(trial, view) => {
+            let checked = find_in(view, chosen, request, now)?.checked(request);
+            return Ok(Inspection { directory: Some(trial), ..checked });
+        }
+        Subject::Entry { inside, above } => (inside, above),
+    };
+    let mut above = above.map(|view| find_in(view, chosen, request, now)).transpose()?;
+    let Some(inside) = inside else {
+        let Some(mut file) = above else {
+            return Err(Error::new(ErrorKind::Failed, WHAT).because("there is nothing to inspect"));
         };
         if file.found.steps.is_empty() {
             file.found.steps = file_as_step(&file.tree);
@@ -198,7 +254,8 @@ pub fn inspect(path: &Path, request: &InspectRequest<'_>, now: Timestamp) -> Res
         }
         return Ok(file.checked(request));
     };
-    let mut inside = find_in(tree, SurveyFiles::open(path)?, chosen, request, now)?;
+    let runs = stepvault_runs(&inside.tree);
+    let mut inside = find_in(inside, chosen, request, now)?;
     let below = inside.runs_below(request, now);
     // A name with a number shows no step if its directory holds the steps of frameworks.
     let is_named_so = |above: &UncheckedSteps<'_>| {
@@ -207,7 +264,7 @@ pub fn inspect(path: &Path, request: &InspectRequest<'_>, now: Timestamp) -> Res
     };
     above = above.filter(|above| below.is_empty() || is_named_so(above));
     if let Some(above) = above.take_if(|above| above.shows_step_of(&inside)) {
-        return Ok(above.checked(request));
+        return Ok(Inspection { runs, ..above.checked(request) });
     }
     // A directory with a number in its name, such as `trial_0`, is no step if it holds the steps of a framework.
     inside.found.steps.retain(|step| {
@@ -215,9 +272,45 @@ pub fn inspect(path: &Path, request: &InspectRequest<'_>, now: Timestamp) -> Res
         !below.iter().any(is_in_step)
     });
     if let Some(above) = above.filter(|above| above.shows_step_of(&inside)) {
-        return Ok(above.checked(request));
+        return Ok(Inspection { runs, ..above.checked(request) });
     }
-    Ok(Inspection { below, ..inside.checked(request) })
+    Ok(Inspection { below, runs, ..inside.checked(request) })
+}
+
+/// Returns the runs of stepvault whose markers lie in a tree.
+fn stepvault_runs(tree: &Tree) -> Vec<String> {
+    let marker = format!("{RECORDS_DIRECTORY}/vault.json");
+    let run_of = |path: &str| {
+        let run = path.strip_suffix(marker.as_str())?;
+        if run.is_empty() { Some(String::new()) } else { run.strip_suffix('/').map(str::to_owned) }
+    };
+    tree.files().filter_map(|(path, _)| run_of(path)).collect()
+}
+
+/// Does the work for each item, at most `limit` at once, and returns the results in order. Blocks.
+fn in_parallel<T: Sync, R: Send>(items: &[T], limit: usize, work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    if limit <= 1 || items.len() <= 1 {
+        return items.iter().map(work).collect();
+    }
+    let next = AtomicUsize::new(0);
+    let take = || {
+        let index = next.fetch_add(1, Ordering::Relaxed);
+        Some((index, items.get(index)?))
+    };
+    let results = Mutex::new(Vec::with_capacity(items.len()));
+    std::thread::scope(|scope| {
+        for _ in 0..limit.min(items.len()) {
+            scope.spawn(|| {
+                while let Some((index, item)) = take() {
+                    let result = work(item);
+                    results.lock().push((index, result));
+                }
+            });
+        }
+    });
+    let mut results = results.into_inner();
+    results.sort_unstable_by_key(|(index, _)| *index);
+    results.into_iter().map(|(_, result)| result).collect()
 }
 
 /// Returns the directory of `AReaL`'s trial if the path is one half of its pair, or a model's directory with one half:
@@ -261,7 +354,7 @@ fn file_as_step(tree: &Tree) -> Vec<FoundStep> {
 }
 
 /// Returns the entry at `path` with its content, in a tree of the parent directory that contains nothing else.
-fn entry_in_parent(path: &Path, inside: Tree) -> Result<Option<(Tree, SurveyFiles)>> {
+fn entry_in_parent(path: &Path, inside: Tree) -> Result<Option<View>> {
     let fault = |error| stepvault_local::errors::io(WHAT, path, error);
     let path = path.canonicalize().map_err(fault)?;
     let (Some(above), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
@@ -270,35 +363,36 @@ fn entry_in_parent(path: &Path, inside: Tree) -> Result<Option<(Tree, SurveyFile
     let Some(entry) = stepvault_local::survey::entry(&path).map_err(fault)? else {
         return Ok(None);
     };
-    Ok(Some((inside.under(name, entry), SurveyFiles::open(above)?)))
+    View::of_directory(inside.under(name, entry), above).map(Some)
 }
 
 /// The findings before any file is checked.
 struct UncheckedSteps<'a> {
     profile: &'a Profile,
     tree: Tree,
-    files: SurveyFiles,
+    files: Arc<dyn OpenFile>,
+    checks_at_once: usize,
     why: Vec<String>,
     found: Found,
     extent: Extent,
 }
 
 fn find_in<'a>(
-    tree: Tree,
-    files: SurveyFiles,
+    view: View,
     chosen: Option<&'a Profile>,
     request: &InspectRequest<'a>,
     now: Timestamp,
 ) -> Result<UncheckedSteps<'a>> {
+    let View { tree, files, checks_at_once } = view;
     let (profile, why) = match chosen {
         Some(profile) => (profile, vec!["it was requested".to_owned()]),
-        None => match detect(&tree, &files, request.profiles) {
+        None => match detect(&tree, &*files, request.profiles) {
             Some(Detection { profile, why, .. }) => (profile, why),
             None => return Err(Error::new(ErrorKind::Failed, "no profile is available")),
         },
     };
-    let found = find_steps(profile, &tree, &files, now, &request.options);
-    Ok(UncheckedSteps { profile, tree, files, why, found, extent: request.options.extent })
+    let found = find_steps(profile, &tree, &*files, now, &request.options);
+    Ok(UncheckedSteps { profile, tree, files, checks_at_once, why, found, extent: request.options.extent })
 }
 
 impl UncheckedSteps<'_> {
@@ -310,7 +404,7 @@ impl UncheckedSteps<'_> {
         if !has_none && !self.found.steps.iter().all(is_deep) {
             return Vec::new();
         }
-        let mut runs = runs_below(&self.tree, &self.files, request.profiles, now, &request.options);
+        let mut runs = runs_below(&self.tree, &*self.files, request.profiles, now, &request.options);
         // A part of a step may look like a step of another framework.
         runs.retain(|run| {
             let newest = run.newest.as_ref();
@@ -346,10 +440,10 @@ impl UncheckedSteps<'_> {
     }
 
     fn checked(mut self, request: &InspectRequest<'_>) -> Inspection {
-        let warnings = warnings(&self.found, &self.tree, &self.files);
+        let warnings = warnings(&self.found, &self.tree, &*self.files);
         let best_of = |step: &FoundStep| {
             if request.reads_best {
-                self.found.best_of(step, self.profile, &self.tree, &self.files)
+                self.found.best_of(step, self.profile, &self.tree, &*self.files)
             } else {
                 Vec::new()
             }
@@ -360,8 +454,12 @@ impl UncheckedSteps<'_> {
         if let Some(observer) = request.deep {
             observer.on_event(&Event::ReadingStarted { tier: &Tier::Local, bytes: all_bytes });
         }
+        let (steps_at_once, files_at_once) =
+            if steps.len() > 1 { (self.checks_at_once, 1) } else { (1, self.checks_at_once) };
+        let checks = in_parallel(&steps, steps_at_once, |step| self.check(step, files_at_once, request.deep));
+        let steps = steps.into_iter().zip(best).zip(checks);
         let checked =
-            steps.into_iter().zip(best).map(|(step, best)| self.check(step, best, request.deep)).collect();
+            steps.map(|((step, best), (check, deep))| InspectedStep { step, check, best, deep }).collect();
         if let Some(observer) = request.deep {
             observer.on_event(&Event::ReadingFinished { tier: &Tier::Local });
         }
@@ -373,20 +471,29 @@ impl UncheckedSteps<'_> {
             found: self.found,
             below: Vec::new(),
             warnings,
+            runs: Vec::new(),
         }
     }
 
-    fn check(&self, step: FoundStep, best: Vec<BestName>, observer: Option<&dyn Observer>) -> InspectedStep {
-        let mut check = check_extent(self.extent, &step, &self.tree, &self.files);
+    fn check(
+        &self,
+        step: &FoundStep,
+        at_once: usize,
+        observer: Option<&dyn Observer>,
+    ) -> (StepCheck, Option<DeepCheck>) {
+        let run = |checks: &[Check], run: &(dyn Fn(&Check) -> Vec<Finding> + Sync)| {
+            in_parallel(checks, at_once, run).concat()
+        };
+        let mut check = check_extent_by(&run, self.extent, step, &self.tree, &*self.files);
         let deep = observer.map(|observer| {
-            read_step(&step, &self.tree, &self.files, &|bytes| {
+            read_step(step, &self.tree, &*self.files, &|bytes| {
                 observer.on_event(&Event::BytesMoved { tier: &Tier::Local, bytes });
             })
         });
         if let Some(deep) = &deep {
             check.findings.extend(deep.findings.iter().cloned());
         }
-        InspectedStep { step, check, best, deep }
+        (check, deep)
     }
 }
 

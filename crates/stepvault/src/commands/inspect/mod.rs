@@ -1,4 +1,6 @@
-//! `inspect`: identifies and validates the steps in a directory of checkpoints.
+//! `inspect`: identifies and validates the steps in a directory of checkpoints, or below a prefix of a bucket.
+
+mod place;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,13 +12,14 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::{Clock as _, Result};
 use stepvault_engine::blocking::blocking;
-use stepvault_engine::inspect::{InspectRequest, InspectedStep, Inspection, Verdict, inspect};
+use stepvault_engine::inspect::{InspectRequest, InspectedStep, Inspection, Verdict};
 use stepvault_formats::deep::DeepCheck;
 use stepvault_formats::find::{FindOptions, RunBelow};
 use stepvault_local::clock::SystemClock;
 
+use self::place::{Place, ReadsDocument, RunDocument, shown};
 use crate::arguments::values;
-use crate::context::{Settings, check_presence};
+use crate::context::Settings;
 use crate::exit_code::ExitCode;
 use crate::output::{Report, human, table};
 use crate::progress::{Progress, Style};
@@ -26,9 +29,14 @@ use crate::session::Session;
 ///
 /// It needs no vault and no remote, and writes nothing; of a configuration it uses only the profiles. It checks the
 /// headers of files, and executes no pickles; it reads tensors only with --deep.
+///
+/// What lies in a bucket is judged like a directory, whoever wrote it, by one listing and ranges of the objects. The
+/// times of objects are those of their upload.
 #[derive(Debug, Args)]
 pub(crate) struct InspectArguments {
-    /// Directory of checkpoints, one checkpoint, or a file
+    /// Directory of checkpoints, one checkpoint, or a file; or the URL of one, such as s3://bucket/prefix
+    ///
+    /// Options go in the URL's query, as in those of --remote: s3://bucket/prefix?region=eu-west-1&anonymous=true.
     #[arg(value_name = "PATH")]
     path: PathBuf,
     /// Framework that wrote the checkpoints; detected by default
@@ -70,6 +78,10 @@ pub(super) struct InspectDocument {
     /// What a user should know besides: a pointer to nothing, a step whose content is of another number, a step that lacks
     /// a file which all earlier ones have.
     warnings: Vec<String>,
+    /// The runs of stepvault whose records lie at or below PATH; 'list' shows their steps.
+    runs: Vec<RunDocument>,
+    /// What was requested of a bucket; null for a directory.
+    reads: Option<ReadsDocument>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -120,11 +132,12 @@ struct PointerDocument {
 
 /// Runs the command.
 pub(crate) async fn run(session: &Session, arguments: InspectArguments) -> Result<ExitCode> {
-    let (path, quiet_time) = (arguments.path.clone(), arguments.quiet_time);
-    check_presence("cannot inspect", &path)?;
-    let profiles = Settings::load(session)?.profiles()?;
+    let (path, quiet_time, deep) = (shown(&arguments.path), arguments.quiet_time, arguments.deep);
     let progress = Progress::start(&[], Style::of(&session.output), &session.output);
-    let observer = arguments.deep.then(|| progress.observer());
+    let (place, guard) = Place::find(session, &arguments.path, deep, &progress).await?;
+    let profiles = Settings::load(session)?.profiles()?;
+    let observer = deep.then(|| progress.observer());
+    let inspected = place.clone();
     let inspection = blocking(move || {
         let request = InspectRequest {
             profiles: &profiles,
@@ -137,9 +150,10 @@ pub(crate) async fn run(session: &Session, arguments: InspectArguments) -> Resul
             reads_best: false,
             deep: observer.as_deref(),
         };
-        inspect(&arguments.path, &request, SystemClock.now())
+        inspected.inspect(&request, SystemClock.now())
     })
     .await;
+    drop(guard);
     progress.finish();
     let inspection = inspection?;
     let code = match inspection.verdict() {
@@ -148,12 +162,12 @@ pub(crate) async fn run(session: &Session, arguments: InspectArguments) -> Resul
         Verdict::NoneValid => ExitCode::NoneValid,
         Verdict::NoStep => ExitCode::NotFound,
     };
-    session.output.result(&InspectDocument::of(&path, inspection))?;
+    session.output.result(&InspectDocument::of(&path, inspection, place.reads(deep)))?;
     Ok(code)
 }
 
 impl InspectDocument {
-    fn of(path: &Path, inspection: Inspection) -> Self {
+    fn of(path: &Path, inspection: Inspection, reads: Option<ReadsDocument>) -> Self {
         let pointer = inspection.found.pointer().map(|pointer| PointerDocument {
             path: pointer.path.clone(),
             says: pointer.says.clone(),
@@ -175,7 +189,15 @@ impl InspectDocument {
             temporary: inspection.found.temporary,
             subdirectories: inspection.below.into_iter().map(subdirectory).collect(),
             warnings: inspection.warnings,
+            runs: RunDocument::all(path, &inspection.runs),
+            reads,
         }
+    }
+
+    /// Returns the lines about runs of stepvault, and about what was read of a bucket.
+    fn remarks(&self) -> impl Iterator<Item = String> {
+        let reads = self.reads.iter().flat_map(ReadsDocument::lines);
+        self.runs.iter().map(RunDocument::line).chain(reads)
     }
 }
 
@@ -236,6 +258,7 @@ impl Report for InspectDocument {
                     None => format!("{path}: {framework}, no complete step"),
                 });
             }
+            lines.extend(self.remarks());
             return lines.join("\n");
         }
         let yes = |is_so| if is_so { "yes" } else { "NO" };
@@ -269,6 +292,7 @@ impl Report for InspectDocument {
             lines.push(format!("{path} says {says}{dangling}"));
         }
         lines.extend(self.warnings.iter().map(|warning| format!("warning: {warning}")));
+        lines.extend(self.remarks());
         let newest = self.conclusion.as_deref();
         lines.push(newest.unwrap_or("no step is complete and sound").to_owned());
         lines.join("\n")
@@ -307,6 +331,8 @@ mod tests {
             temporary: Vec::new(),
             subdirectories: Vec::new(),
             warnings: Vec::new(),
+            runs: Vec::new(),
+            reads: None,
         };
         let text = document.human();
         let lines: Vec<&str> = text.lines().collect();
