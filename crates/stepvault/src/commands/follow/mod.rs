@@ -47,7 +47,6 @@ use document::FollowEvent;
 /// A command that fails is run again --retries times, unless a newer step is durable by then. After SIGTERM or SIGINT the
 /// command gets the same signal; without one, follow ends with code 0. A remote that cannot be reached is waited for.
 #[derive(Debug, Args)]
-#[expect(clippy::doc_markdown, reason = "the comments are the help texts")]
 pub(crate) struct FollowArguments {
     /// Directory to restore the steps into
     #[arg(long, value_name = "DIR")]
@@ -125,7 +124,10 @@ pub(crate) async fn run(session: &Session, arguments: FollowArguments) -> Result
         directory: Arc::new(Mutex::new(directory)),
         failing: BTreeMap::new(),
         pause: Pause::default(),
+        delay: Pause::default(),
         delayed: None,
+        waiting_since: None,
+        has_answer: false,
         is_waiting: false,
         finished: 0,
         failed: 0,
@@ -154,10 +156,16 @@ struct Follower<'a> {
     confirmations: Option<Confirmations>,
     /// The remotes that did not answer the last time, each with what was told of it.
     failing: BTreeMap<RemoteName, Error>,
-    /// How long to wait after a failure.
+    /// How long to wait for remotes that did not answer.
     pause: Pause,
+    /// How long to wait for the step that could not be restored.
+    delay: Pause,
     /// The step that could not be restored the last time, and why.
     delayed: Option<(StepId, Error)>,
+    /// Since when a new step is waited for.
+    waiting_since: Option<Instant>,
+    /// Whether any remote has answered.
+    has_answer: bool,
     /// Whether it was told that there is no step yet.
     is_waiting: bool,
     finished: u64,
@@ -204,21 +212,13 @@ impl Follower<'_> {
 
     fn tell(&self, document: &FollowDocument) -> Result<()> {
         let output = &self.session.output;
+        let is_result = document.is_restored() && self.arguments.command.is_empty();
         if document.is_warning() {
             output.warn(&document.text());
-        }
-        if output.json {
-            return output.result(document);
-        }
-        if document.is_warning() {
-            return Ok(());
-        }
-        if document.is_restored() && self.arguments.command.is_empty() {
-            return output.result(document);
-        } else if !output.quiet {
+        } else if !output.json && !is_result && !output.quiet {
             output.line(&document.text());
         }
-        Ok(())
+        if output.json || is_result { output.result(document) } else { Ok(()) }
     }
 
     fn end(&self, reason: &str, code: ExitCode) -> Result<ExitCode> {
@@ -246,10 +246,12 @@ impl Follower<'_> {
         if let Some((_, error)) = self.delayed.take() {
             return Err(error);
         }
-        if self.failing.len() == self.tiers.remotes.len()
-            && let Some((_, error)) = self.failing.pop_first()
-        {
-            return Err(error);
+        if !self.has_answer {
+            let error = self.failing.pop_first().map(|(_, error)| error);
+            return Err(error.unwrap_or_else(|| {
+                Error::new(ErrorKind::Unreachable, "no remote answered in time")
+                    .hint("give a longer --timeout")
+            }));
         }
         Err(Error::new(ErrorKind::NotFound, "no new durable step")
             .on(format!("run '{}'", self.tiers.run_name()))
@@ -272,14 +274,14 @@ impl Follower<'_> {
 
     /// Waits for a step to follow; `None` if none appeared in time.
     async fn wait_for_step(&mut self) -> Result<Option<NextStep>> {
-        let begun = Instant::now();
+        let begun = *self.waiting_since.get_or_insert_with(Instant::now);
         let timeout = self.arguments.timeout.map(|timeout| timeout.min(LONGEST_TIMEOUT));
         let deadline = begun + timeout.unwrap_or(LONGEST_TIMEOUT);
         let cut = if timeout == Some(Duration::ZERO) { begun + ONE_LOOK_WITHIN } else { deadline };
         loop {
             if self.delayed.is_some() {
                 tokio::select! {
-                    () = self.pause.wait() => {}
+                    () = self.delay.wait() => {}
                     () = tokio::time::sleep_until(deadline) => return Ok(None),
                 }
             }
@@ -326,6 +328,7 @@ impl Follower<'_> {
             .map(|(remote, error)| (remote.name().clone(), error))
             .collect();
         let before = std::mem::replace(&mut self.failing, now);
+        self.has_answer |= self.failing.len() < self.tiers.remotes.len();
         match self.failing.values().map(longest_pause).max() {
             Some(longest) => self.pause.failed(longest, None),
             None => self.pause.clear(),
@@ -357,7 +360,8 @@ impl Follower<'_> {
             Ok(restored) => restored,
             Err(error) => return self.not_restored(id, error).await.map(|()| None),
         };
-        self.delayed = None;
+        (self.delayed, self.waiting_since) = (None, None);
+        self.delay.clear();
         let plan = report.as_ref().map(|report| &report.plan);
         self.tell(&FollowDocument {
             path: Some(path.clone()),
@@ -393,7 +397,7 @@ impl Follower<'_> {
             let skipped = self.document(FollowEvent::Skipped, Some(id));
             return self.tell(&FollowDocument { reason: Some(reason), ..skipped });
         }
-        self.pause.failed(longest_pause(&error), None);
+        self.delay.failed(longest_pause(&error), None);
         let is_told = self.delayed.replace((id, error)).is_some_and(|(delayed, _)| delayed == id);
         if is_told {
             return Ok(());
