@@ -2,6 +2,7 @@
 
 mod command;
 mod document;
+mod observer;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -19,6 +20,7 @@ use stepvault_engine::blocking;
 use stepvault_engine::follow::{
     DurableSteps, FollowedStep, durable_steps, is_final, is_removed, restore_followed,
 };
+use stepvault_engine::restore::RestoreContext;
 use stepvault_local::follow_directory::{FollowDirectory, LATEST};
 use tokio::time::Instant;
 
@@ -32,6 +34,7 @@ use crate::session::Session;
 use command::{Asked, CommandEnd, Confirmations, run_command};
 pub(super) use document::FollowDocument;
 use document::FollowEvent;
+use observer::PlaceObserver;
 
 /// Wait for new durable steps on another machine, restore each, and run a command for it
 ///
@@ -44,8 +47,8 @@ use document::FollowEvent;
 /// nobody has changed. What is finished is recorded in DIR, so that the next start continues there. Credentials that may
 /// only read suffice.
 ///
-/// A command that fails is run again --retries times, unless a newer step is durable by then. After SIGTERM or SIGINT the
-/// command gets the same signal; without one, follow ends with code 0. A remote that cannot be reached is waited for.
+/// A command that fails is run again --retries times, unless a newer step is durable by then. SIGTERM and SIGINT are
+/// passed on to a running command; between steps, follow ends with code 0. A remote that cannot be reached is waited for.
 #[derive(Debug, Args)]
 pub(crate) struct FollowArguments {
     /// Directory to restore the steps into
@@ -352,7 +355,9 @@ impl Follower<'_> {
     /// Restores a step and returns its path; `None` if it is skipped, or is tried again later.
     async fn restore(&mut self, next: NextStep) -> Result<Option<PathBuf>> {
         let (began, id) = (Instant::now(), next.id);
-        let context = restore_context(self.tiers);
+        let directory = self.directory.lock().path().to_owned();
+        let observer = Arc::new(PlaceObserver { inner: self.tiers.observer(), directory });
+        let context = RestoreContext { observer, ..restore_context(self.tiers) };
         let run = self.tiers.run_name();
         let include = &self.arguments.include;
         let restored = restore_followed(&context, &self.directory, run, id, include).await;
