@@ -66,7 +66,7 @@ pub(crate) struct FollowArguments {
     /// Number of restored steps that stay in DIR
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     keep: u32,
-    /// Interval between two looks at the remotes, from 1s to 1h
+    /// Interval at which the remotes are listed, from 1s to 1h
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = interval)]
     interval: Duration,
     /// Follow one step and exit
@@ -99,7 +99,7 @@ pub(crate) struct FollowArguments {
 /// Why it ends if nobody confirms the steps any more.
 const UNREAD: &str = "stdin has ended";
 /// Longest time of a single check.
-const ONE_LOOK_WITHIN: Duration = Duration::from_secs(5);
+const ONE_CHECK_WITHIN: Duration = Duration::from_secs(5);
 /// Longest timeout, so that adding it to the current time cannot overflow.
 const LONGEST_TIMEOUT: Duration = Duration::from_hours(24 * 365);
 
@@ -213,7 +213,7 @@ impl Follower<'_> {
         FollowDocument::new(event, self.tiers.run_name(), id)
     }
 
-    fn tell(&self, document: &FollowDocument) -> Result<()> {
+    fn report(&self, document: &FollowDocument) -> Result<()> {
         let output = &self.session.output;
         let is_result = document.is_restored() && self.arguments.command.is_empty();
         if document.is_warning() {
@@ -225,7 +225,7 @@ impl Follower<'_> {
     }
 
     fn end(&self, reason: &str, code: ExitCode) -> Result<ExitCode> {
-        self.tell(&FollowDocument {
+        self.report(&FollowDocument {
             reason: Some(reason.to_owned()),
             ..self.document(FollowEvent::Ended, None)
         })?;
@@ -262,11 +262,11 @@ impl Follower<'_> {
             .hint("give a longer --timeout; 'stepvault list' shows the steps"))
     }
 
-    /// Looks once, and returns the step to follow.
-    async fn look(&mut self) -> Result<Option<NextStep>> {
+    /// Lists the durable steps once, and returns the step to follow.
+    async fn next_durable(&mut self) -> Result<Option<NextStep>> {
         let followed = self.directory.lock().followed().clone();
         let mut durable = durable_steps(&self.tiers.remotes, followed.finished).await;
-        self.tell_unreachable(&mut durable).await?;
+        self.report_unreachable(&mut durable).await?;
         let directory = Arc::clone(&self.directory);
         // One that was restored before this process started is followed even if it was removed since.
         let placed = blocking(move || directory.lock().placed_steps()).await?;
@@ -280,7 +280,7 @@ impl Follower<'_> {
         let begun = *self.waiting_since.get_or_insert_with(Instant::now);
         let timeout = self.arguments.timeout.map(|timeout| timeout.min(LONGEST_TIMEOUT));
         let deadline = begun + timeout.unwrap_or(LONGEST_TIMEOUT);
-        let cut = if timeout == Some(Duration::ZERO) { begun + ONE_LOOK_WITHIN } else { deadline };
+        let cut = if timeout == Some(Duration::ZERO) { begun + ONE_CHECK_WITHIN } else { deadline };
         loop {
             if self.delayed.is_some() {
                 tokio::select! {
@@ -288,7 +288,7 @@ impl Follower<'_> {
                     () = tokio::time::sleep_until(deadline) => return Ok(None),
                 }
             }
-            match tokio::time::timeout_at(cut, self.look()).await {
+            match tokio::time::timeout_at(cut, self.next_durable()).await {
                 Ok(next) => {
                     if let Some(next) = next? {
                         return Ok(Some(next));
@@ -297,7 +297,7 @@ impl Follower<'_> {
                 Err(_) => return Ok(None),
             }
             self.delayed = None;
-            self.tell_waiting().await?;
+            self.report_waiting().await?;
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(None);
@@ -314,18 +314,18 @@ impl Follower<'_> {
         }
     }
 
-    /// Tells once that there is no step yet.
-    async fn tell_waiting(&mut self) -> Result<()> {
+    /// Reports once that there is no step yet.
+    async fn report_waiting(&mut self) -> Result<()> {
         let is_new = self.directory.lock().followed().finished.is_none() && self.failing.is_empty();
         if !is_new || std::mem::replace(&mut self.is_waiting, true) {
             return Ok(());
         }
         let reason = hint_for_unknown_run(&self.tiers.settings).await;
-        self.tell(&FollowDocument { reason, ..self.document(FollowEvent::Waiting, None) })
+        self.report(&FollowDocument { reason, ..self.document(FollowEvent::Waiting, None) })
     }
 
-    /// Tells which remotes stopped answering, and which answer again: each once.
-    async fn tell_unreachable(&mut self, durable: &mut DurableSteps) -> Result<()> {
+    /// Reports which remotes stopped answering, and which answer again: each once.
+    async fn report_unreachable(&mut self, durable: &mut DurableSteps) -> Result<()> {
         let now: BTreeMap<RemoteName, Error> = std::mem::take(&mut durable.unreachable)
             .into_iter()
             .map(|(remote, error)| (remote.name().clone(), error))
@@ -337,14 +337,14 @@ impl Follower<'_> {
             None => self.pause.clear(),
         }
         for (remote, error) in self.failing.iter().filter(|(remote, _)| !before.contains_key(*remote)) {
-            self.tell(&FollowDocument {
+            self.report(&FollowDocument {
                 remote: Some(remote.clone()),
                 reason: Some(error.text_with_hint()),
                 ..self.document(FollowEvent::Unreachable, None)
             })?;
         }
         for remote in before.into_keys().filter(|remote| !self.failing.contains_key(remote)) {
-            self.tell(&FollowDocument {
+            self.report(&FollowDocument {
                 remote: Some(remote),
                 ..self.document(FollowEvent::Reachable, None)
             })?;
@@ -368,7 +368,7 @@ impl Follower<'_> {
         (self.delayed, self.waiting_since) = (None, None);
         self.delay.clear();
         let plan = report.as_ref().map(|report| &report.plan);
-        self.tell(&FollowDocument {
+        self.report(&FollowDocument {
             path: Some(path.clone()),
             files: plan.map(|plan| plan.file_count()),
             bytes: plan.map(|plan| plan.data_bytes()),
@@ -400,15 +400,15 @@ impl Follower<'_> {
             let directory = Arc::clone(&self.directory);
             blocking(move || directory.lock().skip(id)).await?;
             let skipped = self.document(FollowEvent::Skipped, Some(id));
-            return self.tell(&FollowDocument { reason: Some(reason), ..skipped });
+            return self.report(&FollowDocument { reason: Some(reason), ..skipped });
         }
         self.delay.failed(longest_pause(&error), None);
-        let is_told = self.delayed.replace((id, error)).is_some_and(|(delayed, _)| delayed == id);
-        if is_told {
+        let is_known = self.delayed.replace((id, error)).is_some_and(|(delayed, _)| delayed == id);
+        if is_known {
             return Ok(());
         }
         let delayed = self.document(FollowEvent::Delayed, Some(id));
-        self.tell(&FollowDocument { reason: Some(reason), ..delayed })
+        self.report(&FollowDocument { reason: Some(reason), ..delayed })
     }
 
     /// Does what is to be done with a restored step, and removes older ones.
@@ -436,7 +436,7 @@ impl Follower<'_> {
         });
         for step in removed.await? {
             let left = "it holds files that were changed, or that this command did not put there";
-            self.tell(&FollowDocument {
+            self.report(&FollowDocument {
                 path: Some(step.path),
                 reason: step.left_others.then(|| left.to_owned()),
                 ..self.document(FollowEvent::Removed, Some(step.id))
@@ -452,7 +452,7 @@ impl Follower<'_> {
             let ended =
                 run_command(self.arguments.command_line(id, path, self.session.output.json), signals).await?;
             let reason = ended.reason();
-            let is_last = self.told(id, &ended, reason, tries).await?;
+            let is_last = self.report_end(id, &ended, reason, tries).await?;
             if let Some(Asked::Signal(signal)) = ended.asked {
                 let is_success = ended.is_success();
                 return Ok(if is_success { Acted::FinishedLast(signal) } else { Acted::Interrupted(signal) });
@@ -470,13 +470,19 @@ impl Follower<'_> {
         Ok(Acted::Finished)
     }
 
-    /// Tells how the command ended; returns whether it is not run again.
-    async fn told(&mut self, id: StepId, ended: &CommandEnd, mut reason: String, tries: u32) -> Result<bool> {
+    /// Reports how the command ended; returns whether it is not run again.
+    async fn report_end(
+        &mut self,
+        id: StepId,
+        ended: &CommandEnd,
+        mut reason: String,
+        tries: u32,
+    ) -> Result<bool> {
         let is_success = ended.is_success();
         let is_stopped = matches!(ended.asked, Some(Asked::Signal(_)));
         let mut is_last = is_success || !is_stopped && tries > self.arguments.retries;
         if !is_last && !is_stopped {
-            let newer = self.look().await?;
+            let newer = self.next_durable().await?;
             if newer.is_some_and(|newer| newer.id != id && !self.arguments.all) {
                 is_last = true;
                 reason.push_str("; not run again, as a newer step is durable");
@@ -488,7 +494,7 @@ impl Follower<'_> {
             false => FollowEvent::Retrying,
         };
         self.failed += u64::from(event == FollowEvent::Failed);
-        self.tell(&FollowDocument {
+        self.report(&FollowDocument {
             exit_code: Some(ended.code),
             output: ended.output.clone(),
             tries: Some(tries),
