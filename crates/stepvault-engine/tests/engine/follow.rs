@@ -65,7 +65,7 @@ async fn a_step_is_durable_once_every_required_remote_has_it() {
 }
 
 #[tokio::test]
-async fn without_a_newer_step_a_look_takes_one_list() {
+async fn without_a_newer_step_one_list_is_enough() {
     let server = StrictS3::start();
     let rig = Rig::with_s3(&server).await;
     rig.push_steps(2).await;

@@ -71,7 +71,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     parse_duration(text).map_err(|error| error.text_with_hint())
 }
 
-/// Parses the interval at which remotes are looked at, from one second to one hour: `30s`.
+/// Parses the interval at which remotes are listed, from one second to one hour: `30s`.
 pub(crate) fn interval(text: &str) -> Result<Duration, String> {
     let interval = duration(text)?;
     if (Duration::from_secs(1)..=Duration::from_hours(1)).contains(&interval) {

@@ -17,7 +17,7 @@ fn follow(place: &Place, options: &[&str], command: &[&str]) -> TestCommand {
     place.command(words)
 }
 
-/// What the call tells with `--json`: a document on each line.
+/// What the call prints with `--json`: a document on each line.
 fn events(outcome: &Outcome) -> Vec<Value> {
     outcome.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
@@ -155,7 +155,7 @@ fn one_that_was_killed_continues_where_it_was() {
 }
 
 #[test]
-fn a_remote_that_is_away_is_told_of_once_and_waited_for() {
+fn a_remote_that_is_away_is_named_once_and_waited_for() {
     let place = Place::new();
     place.push_steps(&[1]);
     let remote = place.path("remote");

@@ -1,4 +1,4 @@
-//! What `follow` tells: one document for each event.
+//! What `follow` reports: one document for each event.
 
 use std::path::PathBuf;
 

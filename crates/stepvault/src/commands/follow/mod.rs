@@ -2,6 +2,7 @@
 
 mod command;
 mod document;
+mod observer;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -19,6 +20,7 @@ use stepvault_engine::blocking;
 use stepvault_engine::follow::{
     DurableSteps, FollowedStep, durable_steps, is_final, is_removed, restore_followed,
 };
+use stepvault_engine::restore::RestoreContext;
 use stepvault_local::follow_directory::{FollowDirectory, LATEST};
 use tokio::time::Instant;
 
@@ -32,6 +34,7 @@ use crate::session::Session;
 use command::{Asked, CommandEnd, Confirmations, run_command};
 pub(super) use document::FollowDocument;
 use document::FollowEvent;
+use observer::PlaceObserver;
 
 /// Wait for new durable steps on another machine, restore each, and run a command for it
 ///
@@ -44,10 +47,9 @@ use document::FollowEvent;
 /// nobody has changed. What is finished is recorded in DIR, so that the next start continues there. Credentials that may
 /// only read suffice.
 ///
-/// A command that fails is run again --retries times, unless a newer step is durable by then. After SIGTERM or SIGINT the
-/// command gets the same signal; without one, follow ends with code 0. A remote that cannot be reached is waited for.
+/// A command that fails is run again --retries times, unless a newer step is durable by then. SIGTERM and SIGINT are
+/// passed on to a running command; between steps, follow ends with code 0. A remote that cannot be reached is waited for.
 #[derive(Debug, Args)]
-#[expect(clippy::doc_markdown, reason = "the comments are the help texts")]
 pub(crate) struct FollowArguments {
     /// Directory to restore the steps into
     #[arg(long, value_name = "DIR")]
@@ -64,7 +66,7 @@ pub(crate) struct FollowArguments {
     /// Number of restored steps that stay in DIR
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     keep: u32,
-    /// Interval between two looks at the remotes, from 1s to 1h
+    /// Interval at which the remotes are listed, from 1s to 1h
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = interval)]
     interval: Duration,
     /// Follow one step and exit
@@ -97,7 +99,7 @@ pub(crate) struct FollowArguments {
 /// Why it ends if nobody confirms the steps any more.
 const UNREAD: &str = "stdin has ended";
 /// Longest time of a single check.
-const ONE_LOOK_WITHIN: Duration = Duration::from_secs(5);
+const ONE_CHECK_WITHIN: Duration = Duration::from_secs(5);
 /// Longest timeout, so that adding it to the current time cannot overflow.
 const LONGEST_TIMEOUT: Duration = Duration::from_hours(24 * 365);
 
@@ -125,7 +127,10 @@ pub(crate) async fn run(session: &Session, arguments: FollowArguments) -> Result
         directory: Arc::new(Mutex::new(directory)),
         failing: BTreeMap::new(),
         pause: Pause::default(),
+        delay: Pause::default(),
         delayed: None,
+        waiting_since: None,
+        has_answer: false,
         is_waiting: false,
         finished: 0,
         failed: 0,
@@ -154,10 +159,16 @@ struct Follower<'a> {
     confirmations: Option<Confirmations>,
     /// The remotes that did not answer the last time, each with what was told of it.
     failing: BTreeMap<RemoteName, Error>,
-    /// How long to wait after a failure.
+    /// How long to wait for remotes that did not answer.
     pause: Pause,
+    /// How long to wait for the step that could not be restored.
+    delay: Pause,
     /// The step that could not be restored the last time, and why.
     delayed: Option<(StepId, Error)>,
+    /// Since when a new step is waited for.
+    waiting_since: Option<Instant>,
+    /// Whether any remote has answered.
+    has_answer: bool,
     /// Whether it was told that there is no step yet.
     is_waiting: bool,
     finished: u64,
@@ -202,27 +213,19 @@ impl Follower<'_> {
         FollowDocument::new(event, self.tiers.run_name(), id)
     }
 
-    fn tell(&self, document: &FollowDocument) -> Result<()> {
+    fn report(&self, document: &FollowDocument) -> Result<()> {
         let output = &self.session.output;
+        let is_result = document.is_restored() && self.arguments.command.is_empty();
         if document.is_warning() {
             output.warn(&document.text());
-        }
-        if output.json {
-            return output.result(document);
-        }
-        if document.is_warning() {
-            return Ok(());
-        }
-        if document.is_restored() && self.arguments.command.is_empty() {
-            return output.result(document);
-        } else if !output.quiet {
+        } else if !output.json && !is_result && !output.quiet {
             output.line(&document.text());
         }
-        Ok(())
+        if output.json || is_result { output.result(document) } else { Ok(()) }
     }
 
     fn end(&self, reason: &str, code: ExitCode) -> Result<ExitCode> {
-        self.tell(&FollowDocument {
+        self.report(&FollowDocument {
             reason: Some(reason.to_owned()),
             ..self.document(FollowEvent::Ended, None)
         })?;
@@ -246,10 +249,12 @@ impl Follower<'_> {
         if let Some((_, error)) = self.delayed.take() {
             return Err(error);
         }
-        if self.failing.len() == self.tiers.remotes.len()
-            && let Some((_, error)) = self.failing.pop_first()
-        {
-            return Err(error);
+        if !self.has_answer {
+            let error = self.failing.pop_first().map(|(_, error)| error);
+            return Err(error.unwrap_or_else(|| {
+                Error::new(ErrorKind::Unreachable, "no remote answered in time")
+                    .hint("give a longer --timeout")
+            }));
         }
         Err(Error::new(ErrorKind::NotFound, "no new durable step")
             .on(format!("run '{}'", self.tiers.run_name()))
@@ -257,11 +262,11 @@ impl Follower<'_> {
             .hint("give a longer --timeout; 'stepvault list' shows the steps"))
     }
 
-    /// Looks once, and returns the step to follow.
-    async fn look(&mut self) -> Result<Option<NextStep>> {
+    /// Lists the durable steps once, and returns the step to follow.
+    async fn next_durable(&mut self) -> Result<Option<NextStep>> {
         let followed = self.directory.lock().followed().clone();
         let mut durable = durable_steps(&self.tiers.remotes, followed.finished).await;
-        self.tell_unreachable(&mut durable).await?;
+        self.report_unreachable(&mut durable).await?;
         let directory = Arc::clone(&self.directory);
         // One that was restored before this process started is followed even if it was removed since.
         let placed = blocking(move || directory.lock().placed_steps()).await?;
@@ -272,18 +277,18 @@ impl Follower<'_> {
 
     /// Waits for a step to follow; `None` if none appeared in time.
     async fn wait_for_step(&mut self) -> Result<Option<NextStep>> {
-        let begun = Instant::now();
+        let begun = *self.waiting_since.get_or_insert_with(Instant::now);
         let timeout = self.arguments.timeout.map(|timeout| timeout.min(LONGEST_TIMEOUT));
         let deadline = begun + timeout.unwrap_or(LONGEST_TIMEOUT);
-        let cut = if timeout == Some(Duration::ZERO) { begun + ONE_LOOK_WITHIN } else { deadline };
+        let cut = if timeout == Some(Duration::ZERO) { begun + ONE_CHECK_WITHIN } else { deadline };
         loop {
             if self.delayed.is_some() {
                 tokio::select! {
-                    () = self.pause.wait() => {}
+                    () = self.delay.wait() => {}
                     () = tokio::time::sleep_until(deadline) => return Ok(None),
                 }
             }
-            match tokio::time::timeout_at(cut, self.look()).await {
+            match tokio::time::timeout_at(cut, self.next_durable()).await {
                 Ok(next) => {
                     if let Some(next) = next? {
                         return Ok(Some(next));
@@ -292,7 +297,7 @@ impl Follower<'_> {
                 Err(_) => return Ok(None),
             }
             self.delayed = None;
-            self.tell_waiting().await?;
+            self.report_waiting().await?;
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(None);
@@ -309,36 +314,37 @@ impl Follower<'_> {
         }
     }
 
-    /// Tells once that there is no step yet.
-    async fn tell_waiting(&mut self) -> Result<()> {
+    /// Reports once that there is no step yet.
+    async fn report_waiting(&mut self) -> Result<()> {
         let is_new = self.directory.lock().followed().finished.is_none() && self.failing.is_empty();
         if !is_new || std::mem::replace(&mut self.is_waiting, true) {
             return Ok(());
         }
         let reason = hint_for_unknown_run(&self.tiers.settings).await;
-        self.tell(&FollowDocument { reason, ..self.document(FollowEvent::Waiting, None) })
+        self.report(&FollowDocument { reason, ..self.document(FollowEvent::Waiting, None) })
     }
 
-    /// Tells which remotes stopped answering, and which answer again: each once.
-    async fn tell_unreachable(&mut self, durable: &mut DurableSteps) -> Result<()> {
+    /// Reports which remotes stopped answering, and which answer again: each once.
+    async fn report_unreachable(&mut self, durable: &mut DurableSteps) -> Result<()> {
         let now: BTreeMap<RemoteName, Error> = std::mem::take(&mut durable.unreachable)
             .into_iter()
             .map(|(remote, error)| (remote.name().clone(), error))
             .collect();
         let before = std::mem::replace(&mut self.failing, now);
+        self.has_answer |= self.failing.len() < self.tiers.remotes.len();
         match self.failing.values().map(longest_pause).max() {
             Some(longest) => self.pause.failed(longest, None),
             None => self.pause.clear(),
         }
         for (remote, error) in self.failing.iter().filter(|(remote, _)| !before.contains_key(*remote)) {
-            self.tell(&FollowDocument {
+            self.report(&FollowDocument {
                 remote: Some(remote.clone()),
                 reason: Some(error.text_with_hint()),
                 ..self.document(FollowEvent::Unreachable, None)
             })?;
         }
         for remote in before.into_keys().filter(|remote| !self.failing.contains_key(remote)) {
-            self.tell(&FollowDocument {
+            self.report(&FollowDocument {
                 remote: Some(remote),
                 ..self.document(FollowEvent::Reachable, None)
             })?;
@@ -349,7 +355,9 @@ impl Follower<'_> {
     /// Restores a step and returns its path; `None` if it is skipped, or is tried again later.
     async fn restore(&mut self, next: NextStep) -> Result<Option<PathBuf>> {
         let (began, id) = (Instant::now(), next.id);
-        let context = restore_context(self.tiers);
+        let directory = self.directory.lock().path().to_owned();
+        let observer = Arc::new(PlaceObserver { inner: self.tiers.observer(), directory });
+        let context = RestoreContext { observer, ..restore_context(self.tiers) };
         let run = self.tiers.run_name();
         let include = &self.arguments.include;
         let restored = restore_followed(&context, &self.directory, run, id, include).await;
@@ -357,9 +365,10 @@ impl Follower<'_> {
             Ok(restored) => restored,
             Err(error) => return self.not_restored(id, error).await.map(|()| None),
         };
-        self.delayed = None;
+        (self.delayed, self.waiting_since) = (None, None);
+        self.delay.clear();
         let plan = report.as_ref().map(|report| &report.plan);
-        self.tell(&FollowDocument {
+        self.report(&FollowDocument {
             path: Some(path.clone()),
             files: plan.map(|plan| plan.file_count()),
             bytes: plan.map(|plan| plan.data_bytes()),
@@ -391,15 +400,15 @@ impl Follower<'_> {
             let directory = Arc::clone(&self.directory);
             blocking(move || directory.lock().skip(id)).await?;
             let skipped = self.document(FollowEvent::Skipped, Some(id));
-            return self.tell(&FollowDocument { reason: Some(reason), ..skipped });
+            return self.report(&FollowDocument { reason: Some(reason), ..skipped });
         }
-        self.pause.failed(longest_pause(&error), None);
-        let is_told = self.delayed.replace((id, error)).is_some_and(|(delayed, _)| delayed == id);
-        if is_told {
+        self.delay.failed(longest_pause(&error), None);
+        let is_known = self.delayed.replace((id, error)).is_some_and(|(delayed, _)| delayed == id);
+        if is_known {
             return Ok(());
         }
         let delayed = self.document(FollowEvent::Delayed, Some(id));
-        self.tell(&FollowDocument { reason: Some(reason), ..delayed })
+        self.report(&FollowDocument { reason: Some(reason), ..delayed })
     }
 
     /// Does what is to be done with a restored step, and removes older ones.
@@ -427,7 +436,7 @@ impl Follower<'_> {
         });
         for step in removed.await? {
             let left = "it holds files that were changed, or that this command did not put there";
-            self.tell(&FollowDocument {
+            self.report(&FollowDocument {
                 path: Some(step.path),
                 reason: step.left_others.then(|| left.to_owned()),
                 ..self.document(FollowEvent::Removed, Some(step.id))
@@ -443,7 +452,7 @@ impl Follower<'_> {
             let ended =
                 run_command(self.arguments.command_line(id, path, self.session.output.json), signals).await?;
             let reason = ended.reason();
-            let is_last = self.told(id, &ended, reason, tries).await?;
+            let is_last = self.report_end(id, &ended, reason, tries).await?;
             if let Some(Asked::Signal(signal)) = ended.asked {
                 let is_success = ended.is_success();
                 return Ok(if is_success { Acted::FinishedLast(signal) } else { Acted::Interrupted(signal) });
@@ -461,13 +470,19 @@ impl Follower<'_> {
         Ok(Acted::Finished)
     }
 
-    /// Tells how the command ended; returns whether it is not run again.
-    async fn told(&mut self, id: StepId, ended: &CommandEnd, mut reason: String, tries: u32) -> Result<bool> {
+    /// Reports how the command ended; returns whether it is not run again.
+    async fn report_end(
+        &mut self,
+        id: StepId,
+        ended: &CommandEnd,
+        mut reason: String,
+        tries: u32,
+    ) -> Result<bool> {
         let is_success = ended.is_success();
         let is_stopped = matches!(ended.asked, Some(Asked::Signal(_)));
         let mut is_last = is_success || !is_stopped && tries > self.arguments.retries;
         if !is_last && !is_stopped {
-            let newer = self.look().await?;
+            let newer = self.next_durable().await?;
             if newer.is_some_and(|newer| newer.id != id && !self.arguments.all) {
                 is_last = true;
                 reason.push_str("; not run again, as a newer step is durable");
@@ -479,7 +494,7 @@ impl Follower<'_> {
             false => FollowEvent::Retrying,
         };
         self.failed += u64::from(event == FollowEvent::Failed);
-        self.tell(&FollowDocument {
+        self.report(&FollowDocument {
             exit_code: Some(ended.code),
             output: ended.output.clone(),
             tries: Some(tries),
