@@ -223,7 +223,7 @@ fn bad_input_is_2_and_a_second_follower_is_13() {
     none.expect_stderr(&["cannot start the command: ./no-such-program"]);
     place.run(&["follow", "--into", "x", "--run", "demo/a", "--local", "none"]).expect_code(2);
     let mut waiting = follow(&place, &["--interval", "1s"], &["sleep", "100"]).start();
-    waiting.wait_for_log("restored step 1");
+    waiting.wait_for_log("step 1 (attempt 1) of 'demo/a' is in ");
     follow(&place, &["--once"], &[]).run().expect_code(13).expect_stderr(&["let each follower have"]);
     waiting.kill();
     let other = ["follow", "--into", "followed", "--run", "other", "--remote", &place.remote(), "--once"];
