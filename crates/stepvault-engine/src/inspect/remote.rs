@@ -12,6 +12,7 @@ use futures::TryStreamExt as _;
 use parking_lot::Mutex;
 use stepvault_core::{Error, ErrorKind, RelativePath, RemoteUrl, Result, Scheme, Timestamp};
 use stepvault_formats::profile::last_component;
+use stepvault_formats::step_name::looks_like_a_step;
 use stepvault_formats::tree::{Entry, EntryKind, OpenFile, ReadAt, Tree};
 use stepvault_remote::store::{ObjectInfo, RemoteStore};
 use tokio::runtime::Handle;
@@ -208,6 +209,22 @@ fn above(url: &RemoteUrl) -> RemoteUrl {
     RemoteUrl { prefix: prefix.to_owned(), ..url.clone() }
 }
 
+/// Returns the path of the step that a file is part of, else that of its directory. A pair of directories is one step.
+fn group_of(path: &str, is_pair: bool) -> &str {
+    let is_step = |path: &str| {
+        let name = last_component(path);
+        looks_like_a_step(name) && name.contains(|letter: char| letter.is_ascii_digit())
+    };
+    let mut above = path.match_indices('/').map(|(end, _)| &path[..end]);
+    let directory = || path.rsplit_once('/').map_or("", |(directory, _)| directory);
+    match above.find(|above| is_step(above)) {
+        _ if is_pair => "",
+        Some(step) => step,
+        None if is_step(path) => path,
+        None => directory(),
+    }
+}
+
 fn directory(mtime: Timestamp) -> Entry {
     Entry { kind: EntryKind::Directory, mtime }
 }
@@ -241,6 +258,7 @@ impl Listed {
             }
         }
         if listed.objects > 0 || url.prefix.is_empty() {
+            listed.level_times();
             return Ok(listed);
         }
         listed.heads = 1;
@@ -279,6 +297,21 @@ impl Listed {
             self.entries.insert(name.as_str().to_owned(), entry);
         } else if !path.ends_with('/') {
             self.ignored += 1;
+        }
+    }
+
+    /// Gives all files of a step the time of the newest one. Tools upload in any order, so that the times of objects do not
+    /// show in which order the files were written, only when the upload was over.
+    fn level_times(&mut self) {
+        let is_pair = self.entries.contains_key("recover_info");
+        let is_file = |entry: &Entry| matches!(entry.kind, EntryKind::File { .. });
+        let mut newest: HashMap<String, Timestamp> = HashMap::new();
+        for (path, entry) in self.entries.iter().filter(|(_, entry)| is_file(entry)) {
+            let of_group = newest.entry(group_of(path, is_pair).to_owned()).or_insert(entry.mtime);
+            *of_group = entry.mtime.max(*of_group);
+        }
+        for (path, entry) in self.entries.iter_mut().filter(|(_, entry)| is_file(entry)) {
+            entry.mtime = newest.get(group_of(path, is_pair)).copied().unwrap_or(entry.mtime);
         }
     }
 

@@ -17,7 +17,7 @@ use stepvault_formats::deep::DeepCheck;
 use stepvault_formats::find::{FindOptions, RunBelow};
 use stepvault_local::clock::SystemClock;
 
-use self::place::{Place, ReadsDocument, RunDocument, shown};
+use self::place::{Place, ReadsDocument, StepvaultRun, shown};
 use crate::arguments::values;
 use crate::context::Settings;
 use crate::exit_code::ExitCode;
@@ -31,7 +31,7 @@ use crate::session::Session;
 /// headers of files, and executes no pickles; it reads tensors only with --deep.
 ///
 /// What lies in a bucket is judged like a directory, whoever wrote it, by one listing and ranges of the objects. The
-/// times of objects are those of their upload.
+/// times of objects are those of their upload: the order in which files were written is not judged.
 #[derive(Debug, Args)]
 pub(crate) struct InspectArguments {
     /// Directory of checkpoints, one checkpoint, or a file; or the URL of one, such as s3://bucket/prefix
@@ -79,7 +79,7 @@ pub(super) struct InspectDocument {
     /// a file which all earlier ones have.
     warnings: Vec<String>,
     /// The runs of stepvault whose records lie at or below PATH; 'list' shows their steps.
-    runs: Vec<RunDocument>,
+    runs: Vec<StepvaultRun>,
     /// What was requested of a bucket; null for a directory.
     reads: Option<ReadsDocument>,
 }
@@ -189,7 +189,7 @@ impl InspectDocument {
             temporary: inspection.found.temporary,
             subdirectories: inspection.below.into_iter().map(subdirectory).collect(),
             warnings: inspection.warnings,
-            runs: RunDocument::all(path, &inspection.runs),
+            runs: StepvaultRun::all(path, &inspection.runs),
             reads,
         }
     }
@@ -197,7 +197,7 @@ impl InspectDocument {
     /// Returns the lines about runs of stepvault, and about what was read of a bucket.
     fn remarks(&self) -> impl Iterator<Item = String> {
         let reads = self.reads.iter().flat_map(ReadsDocument::lines);
-        self.runs.iter().map(RunDocument::line).chain(reads)
+        self.runs.iter().map(StepvaultRun::line).chain(reads)
     }
 }
 

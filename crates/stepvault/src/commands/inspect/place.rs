@@ -56,7 +56,7 @@ struct UnreadObject {
 
 /// A run of stepvault.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct RunDocument {
+pub(super) struct StepvaultRun {
     /// The run's name.
     run: String,
     /// The URL of the remote that it is on.
@@ -133,7 +133,7 @@ pub(super) fn shown(path: &Path) -> PathBuf {
     url.map_or_else(|| path.to_owned(), |url| PathBuf::from(url.to_string()))
 }
 
-impl RunDocument {
+impl StepvaultRun {
     /// Returns the runs at these paths below the inspected place.
     pub(super) fn all(place: &Path, runs: &[String]) -> Vec<Self> {
         let text = place.to_str().unwrap_or_default();
