@@ -110,7 +110,9 @@ impl Helps {
                 None => return Some(format!("there is no command \"{first} {second}\"")),
             }
         }
-        let flags = words.iter().filter(|word| word.starts_with('-') && word.len() > 1);
+        // Behind `--` is the line of another program.
+        let own = words.iter().take_while(|word| *word != "--");
+        let flags = own.filter(|word| word.starts_with('-') && word.len() > 1);
         flags
             .map(|word| word.split_once('=').map_or(word.as_str(), |(flag, _)| flag))
             .map(|flag| flag.trim_matches(|letter: char| "[]'\",.".contains(letter)))
