@@ -68,6 +68,7 @@ pub(crate) enum Priority {
 
 /// The destination and format of printed output.
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent")]
 pub(crate) struct Output {
     /// Whether the result is printed as one JSON document.
     pub(crate) json: bool,

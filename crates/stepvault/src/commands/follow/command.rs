@@ -90,15 +90,12 @@ fn filled(word: &OsStr, values: &[(&str, &OsStr)]) -> OsString {
     let mut rest = word.as_bytes();
     let mut filled = Vec::with_capacity(rest.len());
     while let Some((first, after)) = rest.split_first() {
-        match values.iter().find(|(name, _)| rest.starts_with(name.as_bytes())) {
-            Some((name, value)) => {
-                filled.extend_from_slice(value.as_bytes());
-                rest = &rest[name.len()..];
-            }
-            None => {
-                filled.push(*first);
-                rest = after;
-            }
+        if let Some((name, value)) = values.iter().find(|(name, _)| rest.starts_with(name.as_bytes())) {
+            filled.extend_from_slice(value.as_bytes());
+            rest = &rest[name.len()..];
+        } else {
+            filled.push(*first);
+            rest = after;
         }
     }
     OsString::from_vec(filled)

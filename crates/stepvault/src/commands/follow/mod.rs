@@ -21,6 +21,7 @@ use stepvault_engine::follow::{
     DurableSteps, FollowedStep, durable_steps, is_final, is_removed, restore_followed,
 };
 use stepvault_engine::restore::RestoreContext;
+use stepvault_engine::restore::RestorePlan;
 use stepvault_local::follow_directory::{FollowDirectory, LATEST};
 use tokio::time::Instant;
 
@@ -266,7 +267,7 @@ impl Follower<'_> {
     async fn next_durable(&mut self) -> Result<Option<NextStep>> {
         let followed = self.directory.lock().followed().clone();
         let mut durable = durable_steps(&self.tiers.remotes, followed.finished).await;
-        self.report_unreachable(&mut durable).await?;
+        self.report_unreachable(&mut durable)?;
         let directory = Arc::clone(&self.directory);
         // One that was restored before this process started is followed even if it was removed since.
         let placed = blocking(move || directory.lock().placed_steps()).await?;
@@ -325,7 +326,7 @@ impl Follower<'_> {
     }
 
     /// Reports which remotes stopped answering, and which answer again: each once.
-    async fn report_unreachable(&mut self, durable: &mut DurableSteps) -> Result<()> {
+    fn report_unreachable(&mut self, durable: &mut DurableSteps) -> Result<()> {
         let now: BTreeMap<RemoteName, Error> = std::mem::take(&mut durable.unreachable)
             .into_iter()
             .map(|(remote, error)| (remote.name().clone(), error))
@@ -370,8 +371,8 @@ impl Follower<'_> {
         let plan = report.as_ref().map(|report| &report.plan);
         self.report(&FollowDocument {
             path: Some(path.clone()),
-            files: plan.map(|plan| plan.file_count()),
-            bytes: plan.map(|plan| plan.data_bytes()),
+            files: plan.map(RestorePlan::file_count),
+            bytes: plan.map(RestorePlan::data_bytes),
             passed_over: next.passed_over,
             seconds: Some(began.elapsed().as_secs_f64()),
             ..self.document(FollowEvent::Restored, Some(id))

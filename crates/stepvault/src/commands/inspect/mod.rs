@@ -30,9 +30,10 @@ use crate::session::Session;
 /// It needs no vault and no remote, and writes nothing; of a configuration it uses only the profiles. It checks the
 /// headers of files, and executes no pickles; it reads tensors only with --deep.
 ///
-/// What lies in a bucket is judged like a directory, whoever wrote it, by one listing and ranges of the objects. The
+/// What lies in a bucket is judged like a directory, of any writer, by one listing and ranges of the objects. The
 /// times of objects are those of their upload: the order in which files were written is not judged.
 #[derive(Debug, Args)]
+#[expect(clippy::doc_markdown, reason = "the comments are the help texts")]
 pub(crate) struct InspectArguments {
     /// Directory of checkpoints, one checkpoint, or a file; or the URL of one, such as s3://bucket/prefix
     ///
