@@ -87,13 +87,13 @@ async fn a_restore_that_was_cut_off_is_continued_out_of_sight() {
     cut_when(faults, Box::pin(follower.restore(id(1, 1))), hangs).await;
     faults.clear();
     assert!(!follower.path().join("000000000001.a1").exists());
-    let followed = follower.restore(id(1, 1)).await.unwrap();
-    assert_eq!(followed.path, follower.open().lock().path().join("000000000001.a1/step_1"));
-    assert!(followed.path.join("model.bin").exists() && followed.report.is_some());
+    let restored = follower.restore(id(1, 1)).await.unwrap();
+    assert_eq!(restored.path, follower.open().lock().path().join("000000000001.a1/step_1"));
+    assert!(restored.path.join("model.bin").exists() && restored.report.is_some());
     // What is in its place is not fetched again.
     faults.clear_requests();
     let again = follower.restore(id(1, 1)).await.unwrap();
-    assert!(again.report.is_none() && again.path == followed.path);
+    assert!(again.report.is_none() && again.path == restored.path);
     assert_eq!(faults.requests().len(), 0);
 }
 

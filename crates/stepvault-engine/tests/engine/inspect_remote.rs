@@ -165,8 +165,8 @@ async fn every_fixture_is_judged_alike(bucket: &Bucket) {
     let mut judged = 0;
     for name in names() {
         let fixture = Fixture::unpack(&name);
+        // A bucket has no links, and these lead to a directory or to nothing.
         if !is_whole(&fixture.root) {
-            eprintln!("{name}: a link leads to a directory or to nothing");
             continue;
         }
         let copy = place.path().join(&name);
