@@ -10,7 +10,7 @@ use crate::retention::abandoned_steps;
 pub struct FollowRules {
     /// Only steps whose number is a multiple of this; `None` for all.
     pub every: Option<u64>,
-    /// Whether each step is followed, the oldest first. Otherwise it is the newest of those that wait.
+    /// Whether each step is followed, the oldest first. Otherwise only the newest waiting one is.
     pub each: bool,
 }
 
@@ -41,7 +41,7 @@ pub struct NextStep {
     pub passed_over: Vec<StepId>,
 }
 
-/// Returns the step to follow next among those that are durable; `None` if none is new.
+/// Returns the durable step to follow next; `None` if none is new.
 ///
 /// A step of an attempt that a later one has left behind is not followed. At first only the newest step is, unless each
 /// step is.

@@ -2,7 +2,7 @@
 
 use crate::remote_settings::Scheme;
 
-/// Schemes by which other tools call the stores.
+/// Schemes of the stores, in the spelling of other tools.
 const SCHEMES: [(&str, Scheme); 6] = [
     ("s3", Scheme::S3),
     ("s3a", Scheme::S3),

@@ -51,7 +51,7 @@ pub async fn durable_steps(remotes: &[RunRemote], known: Option<StepId>) -> Dura
     found
 }
 
-/// Returns the committed steps, without those that are being removed if there is any newer than `known`.
+/// Returns the committed steps; if any is newer than `known`, without the steps that are being removed.
 async fn visible(remote: &RunRemote, known: Option<StepId>) -> Result<BTreeSet<StepId>> {
     let committed = committed_ids(remote).await?;
     let newest = committed.keys().next_back().copied();

@@ -5,7 +5,6 @@ use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
 
 use bytes::Bytes;
 use futures::TryStreamExt as _;
@@ -279,9 +278,7 @@ impl Listed {
             self.ignored += 1;
             return;
         };
-        let since = object.modified.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
-        let mtime = Timestamp { seconds, nanoseconds: since.subsec_nanos() };
+        let mtime = Timestamp::from(object.modified);
         for above in name.ancestors() {
             let entry = self.entries.entry(above.to_owned()).or_insert_with(|| directory(mtime));
             // An object with the name of a directory is no file there.
@@ -464,13 +461,18 @@ impl Reader {
                 return Err(io::Error::other("the remote does not answer"));
             }
             let all = state.bytes.saturating_add(length);
-            if !self.reads_all && (before + length > MAX_HEADER_BYTES || all > MAX_ALL_HEADERS_BYTES) {
-                drop(state);
-                return Err(unread(if before + length > MAX_HEADER_BYTES {
-                    format!("its check reads more than {} MiB of it", MAX_HEADER_BYTES >> 20)
-                } else {
+            let bound = match self.reads_all {
+                true => None,
+                false if before + length > MAX_HEADER_BYTES => {
+                    Some(format!("its check reads more than {} MiB of it", MAX_HEADER_BYTES >> 20))
+                }
+                false => (all > MAX_ALL_HEADERS_BYTES).then(|| {
                     format!("{} MiB of other objects were read before", MAX_ALL_HEADERS_BYTES >> 20)
-                }));
+                }),
+            };
+            if let Some(bound) = bound {
+                drop(state);
+                return Err(unread(bound));
             }
             (state.requests, state.bytes) = (state.requests + 1, all);
         }

@@ -204,13 +204,14 @@ fn a_reader_confirms_each_step() {
         let outcome = place.shell(&line).run().expect_code(0);
         events(&outcome)
     };
-    // One that goes away does not keep it running.
-    assert_eq!(kinds(&confirm("true")), [("ended", None)]);
     let restored = "until [ -e followed/latest ]; do sleep 0.1; done; sleep 1";
     assert_eq!(kinds(&confirm(restored)), [("restored", Some(1)), ("ended", None)]);
     let confirmed = "until [ -e followed/latest ]; do sleep 0.1; done; sleep 1; echo; sleep 1";
     assert_eq!(kinds(&confirm(confirmed)), [("restored", Some(1)), ("ended", None)]);
     assert_eq!(kinds(&confirm("sleep 2")), [("ended", None)]);
+    // One that goes away at once does not keep it running. Whether a new step is restored before that is seen, depends on
+    // the machine: here there is none.
+    assert_eq!(kinds(&confirm("true")), [("ended", None)]);
 }
 
 #[test]

@@ -61,7 +61,7 @@ pub(crate) struct FollowArguments {
     /// Follow only steps whose number is a multiple of N
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     every: Option<u64>,
-    /// Follow every step, the oldest first, instead of the newest of those that wait
+    /// Follow every step, the oldest first, instead of the newest that waits
     #[arg(long)]
     all: bool,
     /// Number of restored steps that stay in DIR
@@ -144,7 +144,7 @@ pub(crate) async fn run(session: &Session, arguments: FollowArguments) -> Result
 /// What came of a restored step.
 enum Acted {
     Finished,
-    /// A signal arrived while the command ran, and the command has succeeded all the same.
+    /// A signal arrived while the command ran, and the command has succeeded even so.
     FinishedLast(&'static str),
     /// A signal arrived while the command ran, and the step is not finished.
     Interrupted(&'static str),
@@ -452,8 +452,7 @@ impl Follower<'_> {
         for tries in 1.. {
             let ended =
                 run_command(self.arguments.command_line(id, path, self.session.output.json), signals).await?;
-            let reason = ended.reason();
-            let is_last = self.report_end(id, &ended, reason, tries).await?;
+            let is_last = self.report_end(id, &ended, tries).await?;
             if let Some(Asked::Signal(signal)) = ended.asked {
                 let is_success = ended.is_success();
                 return Ok(if is_success { Acted::FinishedLast(signal) } else { Acted::Interrupted(signal) });
@@ -472,13 +471,8 @@ impl Follower<'_> {
     }
 
     /// Reports how the command ended; returns whether it is not run again.
-    async fn report_end(
-        &mut self,
-        id: StepId,
-        ended: &CommandEnd,
-        mut reason: String,
-        tries: u32,
-    ) -> Result<bool> {
+    async fn report_end(&mut self, id: StepId, ended: &CommandEnd, tries: u32) -> Result<bool> {
+        let mut reason = ended.reason();
         let is_success = ended.is_success();
         let is_stopped = matches!(ended.asked, Some(Asked::Signal(_)));
         let mut is_last = is_success || !is_stopped && tries > self.arguments.retries;

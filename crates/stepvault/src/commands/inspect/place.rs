@@ -176,7 +176,7 @@ impl ReadsDocument {
         let bounds = if self.all_data {
             ""
         } else {
-            "; only headers: whatever takes all bytes, such as checksums in the files, was not checked (--deep does)"
+            "; only headers: checks that need all bytes, such as checksums in the files, were not made (--deep does)"
         };
         lines.push(format!("{objects} objects of {all}: {requests} requests, {read} read{bounds}"));
         lines
