@@ -47,7 +47,9 @@ impl Discovery {
                 Err(reason) => {
                     // What is damaged was reported already.
                     let entry = self.entries.get_mut(&key);
-                    if let Some(EntryState::Waiting(why)) = entry.map(|entry| &mut entry.state) {
+                    if let Some(EntryState::Waiting(why) | EntryState::Unsealed(why)) =
+                        entry.map(|entry| &mut entry.state)
+                    {
                         *why = reason;
                     }
                 }
@@ -125,14 +127,21 @@ impl EarlySteps {
         self.place = Some(place).filter(|place| place.links != LinkPolicy::Copy);
     }
 
-    /// Links a step that has all its files, or records that it is still as it was linked. `links` is how its framework
-    /// allows files to be linked.
-    pub(super) fn link(&mut self, directory: &Path, step: &FoundStep, links: LinkPolicy) {
-        let Some(place) = &self.place else { return };
+    /// Records what is known now of a step that is still as it was linked: a later save proves that its own is over, also
+    /// if it is finished then and waits no more.
+    pub(super) fn found_again(&mut self, step: &FoundStep) {
         if let Some(early) = self.steps.get_mut(&step.path)
             && early.is_of(step)
         {
             early.step = step.clone();
+        }
+    }
+
+    /// Links a step that has all its files, unless it is as it was linked. `links` is how its framework allows files to
+    /// be linked.
+    pub(super) fn link(&mut self, directory: &Path, step: &FoundStep, links: LinkPolicy) {
+        let Some(place) = &self.place else { return };
+        if self.steps.get(&step.path).is_some_and(|early| early.is_of(step)) {
             return;
         }
         self.steps.remove(&step.path);

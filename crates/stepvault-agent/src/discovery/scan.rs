@@ -114,6 +114,9 @@ impl Discovery {
             sealed_files: &self.sealed_files,
         };
         let (waiting, ranks) = facts.check_all(&selected.steps, &mut self.entries, report);
+        for step in &selected.steps {
+            self.early.found_again(step);
+        }
         for step in waiting {
             self.early.link(&self.directory, step, selection::links_of(profile, step));
         }

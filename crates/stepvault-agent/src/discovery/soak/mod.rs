@@ -44,9 +44,19 @@ async fn hugging_face_goes_back_and_rotates() {
 /// sealed from the links that were made while it was judged.
 #[tokio::test(start_paused = true)]
 async fn every_whole_save_of_a_hasty_trainer_is_sealed() {
+    seal_all_of_hasty(2, Duration::from_millis(500)).await;
+}
+
+/// A step is finished as soon as the next one exists, and the trainer deletes it while it is sealed.
+#[tokio::test(start_paused = true)]
+async fn a_step_that_vanishes_while_it_is_sealed_is_sealed_from_its_links() {
+    seal_all_of_hasty(1, Duration::from_secs(5)).await;
+}
+
+async fn seal_all_of_hasty(kept: u64, between: Duration) {
     for seed in SEEDS {
         let mut script = Script::new(seed);
-        trainers::hasty(&mut script);
+        trainers::hasty(&mut script, kept, between);
         let world = World::new(script, &Completion::Auto(QUIET), None).watched_closely();
         let tally = world.live().await;
         assert_eq!((tally.sealed, tally.uploaded), (20, 20), "seed {seed:#x}: {tally:?}");

@@ -68,10 +68,9 @@ pub(super) fn hugging_face(script: &mut Script) {
     }
 }
 
-/// Saves twice a second and keeps two steps: no step exists for the briefest quiet time.
-pub(super) fn hasty(script: &mut Script) {
+/// Saves after each `between` and deletes all but `kept` older steps half of it later.
+pub(super) fn hasty(script: &mut Script, kept: u64, between: Duration) {
     let path = |step: u64| format!("checkpoint-{step}");
-    let between = Duration::from_millis(500);
     for save in 1..=u64::try_from(SAVES).unwrap() {
         let step = path(save * 10);
         script.directory(&step);
@@ -85,10 +84,11 @@ pub(super) fn hasty(script: &mut Script) {
         script.write(&format!("{step}/trainer_state.json"), &json(&text), Duration::ZERO);
         script.whole(&step);
         script.finished(&step);
-        if save > 2 {
-            script.remove(&path(save * 10 - 20), Duration::from_millis(20));
+        script.wait(between / 2);
+        if save > kept {
+            script.remove(&path((save - kept) * 10), Duration::from_millis(20));
         }
-        script.wait(between);
+        script.wait(between / 2);
     }
 }
 
