@@ -5,11 +5,11 @@ use std::io;
 use itertools::Itertools as _;
 use stepvault_core::{Error, ErrorKind, Result};
 use tracing::{Level, Metadata};
-use tracing_subscriber::filter::{FilterExt as _, filter_fn};
+use tracing_subscriber::filter::{FilterExt as _, ParseError, Targets, filter_fn};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{EnvFilter, fmt, registry};
+use tracing_subscriber::{fmt, registry};
 
 use crate::output::table::wrap;
 use crate::output::{Output, Priority};
@@ -20,10 +20,8 @@ const MESSAGE_COLUMN: usize = 34;
 
 /// Starts the log. `STEPVAULT_LOG` sets the filter, else the number of `-v` flags does.
 pub(crate) fn start(output: &Output, verbose: u8) -> Result<()> {
-    let filter = match std::env::var(VARIABLE) {
-        Ok(text) if !text.is_empty() => parse(&text)?,
-        _ => EnvFilter::new(default_filter(verbose, output.quiet)),
-    };
+    let given = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty());
+    let filter = parse(given.as_deref().unwrap_or(default_filter(verbose, output.quiet)))?;
     let writer = LogWriter { output: output.clone(), priority: Priority::Info };
     let lines = fmt::layer()
         .with_writer(writer)
@@ -36,8 +34,8 @@ pub(crate) fn start(output: &Output, verbose: u8) -> Result<()> {
         .map_err(|error| Error::new(ErrorKind::Failed, "cannot start the log").because(error))
 }
 
-fn parse(text: &str) -> Result<EnvFilter> {
-    EnvFilter::try_new(text).map_err(|error| {
+fn parse(text: &str) -> Result<Targets> {
+    text.parse().map_err(|error: ParseError| {
         Error::new(ErrorKind::Usage, "invalid log filter")
             .on(format!("{VARIABLE}={text}"))
             .caused_by(error)
