@@ -29,6 +29,7 @@
 //! ```
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
+pub mod bandwidth;
 pub mod clock;
 pub mod codec;
 pub mod commit;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::bandwidth::BandwidthLimit;
 use crate::{Error, ErrorKind, RemoteName, Result, meant_url};
 
 /// What to do about a store that ignores attributes that were requested for new objects.
@@ -289,8 +290,8 @@ pub struct RemoteSettings {
     pub requester_pays: bool,
     /// Maximum number of concurrent requests.
     pub max_concurrent_requests: usize,
-    /// Maximum number of bytes sent or received per second; `None` for no limit.
-    pub bandwidth_limit_bytes_per_second: Option<u64>,
+    /// Maximum number of bytes sent or received per second.
+    pub bandwidth_limit: BandwidthLimit,
     /// Seconds without a byte after which a request has failed.
     pub stall_timeout_seconds: u64,
     /// Total time of one request and its retries after which the remote counts as unreachable.

@@ -93,7 +93,7 @@ pub fn decorate(
     observer: Arc<dyn Observer>,
 ) -> Arc<dyn RemoteStore> {
     let stall_timeout = settings.stall_timeout();
-    let flow = FlowStore::new(store, settings.bandwidth_limit_bytes_per_second, stall_timeout);
+    let flow = FlowStore::new(store, &settings.bandwidth_limit, stall_timeout);
     let retry = RetryStore::new(Arc::new(flow), policy, observer);
     Arc::new(RequestLimitStore::new(Arc::new(retry), settings.max_concurrent_requests))
 }

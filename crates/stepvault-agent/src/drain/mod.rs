@@ -87,7 +87,7 @@ impl DrainPlanner {
 
     /// Returns the measured rate or, before anything was measured, the configured limit.
     fn rate(&self) -> Option<u64> {
-        let limit = || self.runs.first()?.settings.bandwidth_limit_bytes_per_second;
+        let limit = || self.runs.first()?.settings.bandwidth_limit.lowest_bytes_per_second();
         let measured = self.shared.throughput.bytes_per_second(&self.remote);
         measured.or_else(limit)
     }

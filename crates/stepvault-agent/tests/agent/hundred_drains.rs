@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use stepvault_agent::{AgentRemote, StopReason, read_drain};
+use stepvault_core::bandwidth::BandwidthLimit;
 use stepvault_core::ids::StepId;
 use stepvault_core::observe::{Observer, SilentObserver};
 use stepvault_engine::verify::{Depth, check_remote};
@@ -63,7 +64,7 @@ async fn drain(seed: u64) -> bool {
     let bytes_per_second = (1 << 20) * (1 + dice.below(12));
     let slow = node
         .s3_remote_with("s3", &server, 60, |settings| {
-            settings.bandwidth_limit_bytes_per_second = Some(bytes_per_second);
+            settings.bandwidth_limit = BandwidthLimit::all_day(bytes_per_second);
             settings.max_concurrent_requests = 2;
         })
         .await;

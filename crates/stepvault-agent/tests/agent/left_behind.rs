@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use stepvault_agent::{StopReason, read_drain};
+use stepvault_core::bandwidth::BandwidthLimit;
 use stepvault_core::drain::DrainRecord;
 use stepvault_core::ids::NodeName;
 use stepvault_engine::node_records::drain_records;
@@ -25,7 +26,7 @@ async fn the_closest_step_is_finished_and_the_rest_is_known_and_resumed() {
     let (node, server) = (Node::new(), StrictS3::start());
     let slow = node
         .s3_remote_with("s3", &server, 60, |settings| {
-            settings.bandwidth_limit_bytes_per_second = Some(PART_BYTES as u64);
+            settings.bandwidth_limit = BandwidthLimit::all_day(PART_BYTES as u64);
             settings.max_concurrent_requests = 2;
         })
         .await;

@@ -60,7 +60,7 @@ fn settings(table: &mut Section<'_>, name: RemoteName, url: RemoteUrl) -> Remote
             .unwrap_or(true),
         requester_pays: table.boolean("requester-pays", false),
         max_concurrent_requests: table.number("max-concurrent-requests", 1, "256"),
-        bandwidth_limit_bytes_per_second: table.size("bandwidth-limit", None),
+        bandwidth_limit: table.bandwidth("bandwidth-limit"),
         stall_timeout_seconds: seconds(table, "stall-timeout", "30s"),
         retry_deadline_seconds: seconds(table, "retry-deadline", "2m"),
         read_back: table

@@ -9,7 +9,8 @@ use toml::Value;
 use super::finding::Source;
 use super::key::KeyPath;
 use super::merge::{Key, Merged};
-use super::value::{Kind, best, duration, nodes_text, size};
+use super::value::{Kind, bandwidth, best, duration, nodes_text, size};
+use crate::bandwidth::BandwidthLimit;
 use crate::retention::BestRule;
 use crate::{Error, ErrorKind, NodeSet, RelativePath, Result};
 
@@ -132,6 +133,10 @@ impl<'a> Section<'a> {
 
     pub(super) fn best(&mut self, key: &str) -> Option<Vec<BestRule>> {
         self.read(key, Kind::Best, None, |value| best(value).ok())
+    }
+
+    pub(super) fn bandwidth(&mut self, key: &str) -> BandwidthLimit {
+        self.read(key, Kind::Bandwidth, None, |value| bandwidth(value).ok()).unwrap_or_default()
     }
 
     /// Reads a local path. A relative path in the file starts at the file's directory, any other at the working

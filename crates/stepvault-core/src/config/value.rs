@@ -5,6 +5,7 @@ use std::time::Duration;
 use toml::Value;
 
 use super::finding::{Fault, nearest};
+use crate::bandwidth::{BandwidthLimit, BandwidthPeriod};
 use crate::retention::BestRule;
 use crate::{Error, ErrorKind, NodeSet, RelativePath};
 
@@ -37,6 +38,8 @@ pub(super) enum Kind {
     TextMap,
     /// A list of rules for keeping the best.
     Best,
+    /// A number of bytes per second with a unit, or a list of periods of the day with one each.
+    Bandwidth,
 }
 
 /// Checks that `value` is valid for `kind`.
@@ -71,6 +74,9 @@ pub(super) fn check(kind: &Kind, value: &Value) -> Checked<()> {
         }
         (Kind::TextMap, Value::Table(table)) if table.values().all(Value::is_str) => Ok(()),
         (Kind::Best, Value::Array(_)) => best(value).map(drop),
+        (Kind::Bandwidth, Value::String(_) | Value::Array(_) | Value::Integer(_)) => {
+            bandwidth(value).map(drop)
+        }
         _ => Err(wrong_type(kind, value)),
     }
 }
@@ -93,6 +99,9 @@ pub(super) fn from_text(kind: &Kind, text: &str) -> Checked<Value> {
             Value::Table(pairs.collect::<Checked<_>>()?)
         }
         Kind::Best => Value::Array(items().map(best_from_text).collect::<Checked<_>>()?),
+        Kind::Bandwidth if text.contains('=') => {
+            Value::Array(items().map(period_from_text).collect::<Checked<_>>()?)
+        }
         _ => Value::String(text.to_owned()),
     };
     check(kind, &value).map(|()| value)
@@ -125,6 +134,50 @@ fn best_from_text(text: &str) -> Checked<Value> {
     table.insert("count".to_owned(), Value::Integer(count.parse().map_err(|_| fault())?));
     table.insert("prefer".to_owned(), Value::String(prefer.to_owned()));
     Ok(Value::Table(table))
+}
+
+const BANDWIDTH_EXAMPLE: &str = "write bandwidth-limit = [{ from = \"08:00\", limit = \"20 MiB\" }, { from = \"20:00\", limit = \"none\" }]";
+
+/// Returns the limit in a checked value.
+pub(super) fn bandwidth(value: &Value) -> Checked<BandwidthLimit> {
+    let Value::Array(items) = value else {
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        return size(&text).map(BandwidthLimit::all_day);
+    };
+    let periods = items.iter().map(period).collect::<Checked<Vec<_>>>()?;
+    let limit = BandwidthLimit::of(periods).filter(|limit| !limit.periods().is_empty());
+    limit.ok_or_else(|| Fault::new("it has no period, or two that begin at the same time", BANDWIDTH_EXAMPLE))
+}
+
+fn period(value: &Value) -> Checked<BandwidthPeriod> {
+    let text = |key: &str| value.get(key).and_then(Value::as_str);
+    let has_both = value.as_table().is_some_and(|table| table.len() == 2);
+    let (Some(from), Some(limit), true) = (text("from"), text("limit"), has_both) else {
+        return Err(Fault::new("one of its periods has not 'from' and 'limit' alone", BANDWIDTH_EXAMPLE));
+    };
+    let minutes = from.split_once(':').and_then(|(hours, minutes)| {
+        let is_time = hours.len() == 2 && minutes.len() == 2;
+        let (hours, minutes) = (hours.parse::<u32>().ok()?, minutes.parse::<u32>().ok()?);
+        (is_time && hours < 24 && minutes < 60).then_some(hours * 60 + minutes)
+    });
+    let Some(minutes) = minutes else {
+        return Err(Fault::new(
+            format!("'{from}' is not a time of day"),
+            "write hours and minutes: \"08:00\"",
+        ));
+    };
+    let bytes_per_second = if limit == "none" { None } else { Some(size(limit)?) };
+    Ok(BandwidthPeriod { from_seconds: minutes * 60, bytes_per_second })
+}
+
+fn period_from_text(text: &str) -> Checked<Value> {
+    let (from, limit) = text.split_once('=').ok_or_else(|| {
+        Fault::new(format!("'{text}' is not a period of the day"), "write 08:00=20MiB,20:00=none")
+    })?;
+    let pairs = [("from", from), ("limit", limit)];
+    Ok(Value::Table(
+        pairs.map(|(key, text)| (key.to_owned(), Value::String(text.to_owned()))).into_iter().collect(),
+    ))
 }
 
 /// Returns a number of nodes, or their names in a string or a list, as a [`NodeSet`] is written.
@@ -180,6 +233,7 @@ fn wrong_type(kind: &Kind, value: &Value) -> Fault {
         Kind::Texts => "a list of strings: [\"a\", \"b\"]",
         Kind::TextMap => "a table of strings: { name = \"value\" }",
         Kind::Best => "a list of rules: [{ metric = \"eval_loss\", count = 2, prefer = \"lowest\" }]",
+        Kind::Bandwidth => "a size with its unit, in quotes: \"100 MiB\", or a list of periods of the day",
     };
     let found = match value {
         Value::String(_) => "a string",

@@ -13,7 +13,9 @@ use futures::stream::{BoxStream, try_unfold, unfold};
 use governor::clock::{Clock as _, MonotonicClock};
 use governor::state::{InMemoryState, NotKeyed};
 use governor::{Quota, RateLimiter};
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::bandwidth::{BandwidthLimit, BandwidthPeriod};
+use stepvault_core::{Clock as _, Error, ErrorKind, Result};
+use stepvault_local::clock::SystemClock;
 use tokio::time::{Instant, timeout};
 
 use self::concurrency::{AdaptiveLimit, ConcurrencyPermit};
@@ -29,19 +31,58 @@ type Limiter = RateLimiter<NotKeyed, InMemoryState, MonotonicClock>;
 #[derive(Debug)]
 pub struct FlowStore {
     inner: Arc<dyn RemoteStore>,
-    limiter: Option<Arc<Limiter>>,
+    limits: Arc<Limits>,
     stall_timeout: Duration,
 }
 
 impl FlowStore {
     /// Wraps `inner`. Without a limit only the stall timeout of reads applies.
-    pub fn new(inner: Arc<dyn RemoteStore>, bytes_per_second: Option<u64>, stall_timeout: Duration) -> Self {
-        let limiter = bytes_per_second.map(|limit| {
-            let limit = NonZeroU32::new(u32::try_from(limit).unwrap_or(u32::MAX)).unwrap_or(NonZeroU32::MIN);
-            Arc::new(RateLimiter::direct_with_clock(Quota::per_second(limit), MonotonicClock))
-        });
-        Self { inner, limiter, stall_timeout }
+    pub fn new(inner: Arc<dyn RemoteStore>, limit: &BandwidthLimit, stall_timeout: Duration) -> Self {
+        Self { inner, limits: Arc::new(Limits::new(limit, local_seconds_of_day)), stall_timeout }
     }
+}
+
+/// The limits of a day.
+#[derive(Debug)]
+struct Limits {
+    limit: BandwidthLimit,
+    /// One for each period.
+    limiters: Vec<Option<Limiter>>,
+    seconds_of_day: fn() -> u32,
+}
+
+impl Limits {
+    fn new(limit: &BandwidthLimit, seconds_of_day: fn() -> u32) -> Self {
+        let limiter = |period: &BandwidthPeriod| {
+            let limit = u32::try_from(period.bytes_per_second?).unwrap_or(u32::MAX);
+            let quota = Quota::per_second(NonZeroU32::new(limit).unwrap_or(NonZeroU32::MIN));
+            Some(RateLimiter::direct_with_clock(quota, MonotonicClock))
+        };
+        Self { limiters: limit.periods().iter().map(limiter).collect(), limit: limit.clone(), seconds_of_day }
+    }
+
+    /// Returns the limiter of this time of the day.
+    fn now(&self) -> Option<&Limiter> {
+        if self.limiters.is_empty() {
+            return None;
+        }
+        self.limiters.get(self.limit.period_at((self.seconds_of_day)())?)?.as_ref()
+    }
+
+    async fn pay(&self, bytes: u64) {
+        if let Some(limiter) = self.now() {
+            pay(limiter, bytes).await;
+        }
+    }
+}
+
+/// Returns the seconds since midnight by the clock and the time zone of this machine.
+fn local_seconds_of_day() -> u32 {
+    let now = SystemClock.now();
+    let time = jiff::Timestamp::from_second(now.seconds).unwrap_or_default();
+    let time = time.to_zoned(jiff::tz::TimeZone::system()).time();
+    let part = |part: i8| u32::try_from(part).unwrap_or_default();
+    part(time.hour()) * 3600 + part(time.minute()) * 60 + part(time.second())
 }
 
 /// Waits until `bytes` may pass, in amounts that the limiter's burst allows.
@@ -71,24 +112,22 @@ impl StoreDecorator for FlowStore {
     }
 
     async fn around<'a, T: Answer + 'a, C: Call<'a, T>>(&'a self, request: Request, call: C) -> Result<T> {
-        if let Some(limiter) = &self.limiter {
-            pay(limiter, request.sent_bytes).await;
-        }
+        self.limits.pay(request.sent_bytes).await;
         call().await
     }
 
     async fn read_decorated(&self, key: &str, range: Option<Range<u64>>) -> Result<BodyStream> {
-        let (limiter, stall_timeout) = (self.limiter.clone(), self.stall_timeout);
+        let (limits, stall_timeout) = (Arc::clone(&self.limits), self.stall_timeout);
         let subject = format!("{}/{key}", self.url());
         let body = timeout(stall_timeout, self.inner.read(key, range)).await;
         let body = body.map_err(|_| stalled(&subject, stall_timeout))?;
         let watched = try_unfold(body?, move |mut body| {
-            let (limiter, subject) = (limiter.clone(), subject.clone());
+            let (limits, subject) = (Arc::clone(&limits), subject.clone());
             async move {
                 let next = timeout(stall_timeout, body.next()).await;
                 let bytes = next.map_err(|_| stalled(&subject, stall_timeout))?.transpose()?;
-                if let (Some(limiter), Some(bytes)) = (&limiter, &bytes) {
-                    pay(limiter, bytes.len() as u64).await;
+                if let Some(bytes) = &bytes {
+                    limits.pay(bytes.len() as u64).await;
                 }
                 Ok(bytes.map(|bytes| (bytes, body)))
             }
@@ -181,5 +220,21 @@ impl StoreDecorator for RequestLimitStore {
             Some((next, entries))
         })
         .boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_time_of_the_day_has_the_limit_of_its_period() {
+        let period =
+            |hour: u32, bytes_per_second| BandwidthPeriod { from_seconds: hour * 3600, bytes_per_second };
+        let limit = BandwidthLimit::of(vec![period(8, Some(1)), period(20, None)]).unwrap();
+        assert!(Limits::new(&limit, || 9 * 3600).now().is_some());
+        assert!(Limits::new(&limit, || 7 * 3600).now().is_none());
+        assert!(Limits::new(&BandwidthLimit::default(), || 0).now().is_none());
+        assert!(local_seconds_of_day() < 24 * 3600);
     }
 }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::future::join_all;
 use stepvault_core::ErrorKind;
+use stepvault_core::bandwidth::BandwidthLimit;
 use stepvault_core::digest::PartDigest;
 use stepvault_remote::limit::{FlowStore, RequestLimitStore};
 use stepvault_remote::store::{ArchivePlace, RemoteStore};
@@ -52,7 +53,7 @@ async fn a_store_is_near_by_its_answers_and_not_by_calls_that_ask_it_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_silent_read_fails_and_ends() {
-    let store = FlowStore::new(steady(Duration::ZERO), None, Duration::from_secs(7));
+    let store = FlowStore::new(steady(Duration::ZERO), &BandwidthLimit::default(), Duration::from_secs(7));
     let mut body = store.read("key", None).await.unwrap();
     assert_eq!(body.next().await.unwrap().unwrap(), "1234");
     // A caller that takes its time is not the store's silence.
@@ -66,7 +67,7 @@ async fn a_silent_read_fails_and_ends() {
 
 #[tokio::test]
 async fn bytes_keep_to_their_limit_however_large_the_part() {
-    let store = FlowStore::new(steady(Duration::ZERO), Some(1_000_000), LONG);
+    let store = FlowStore::new(steady(Duration::ZERO), &BandwidthLimit::all_day(1_000_000), LONG);
     let began = Instant::now();
     for length in [1_500_000, 1_000_000, 10] {
         let body = Bytes::from(vec![0; length]);

@@ -2,6 +2,7 @@
 
 use super::super::{Sources, check, load, variable_name};
 use super::{flag, loaded, only_fault, report, sources};
+use crate::bandwidth::BandwidthLimit;
 
 fn environment(text: &str, pairs: &[(&str, &str)]) -> Sources {
     let pairs = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
@@ -139,7 +140,7 @@ fn every_option_may_stand_in_the_url() {
     let settings = remote(url).unwrap();
     assert_eq!((settings.required, settings.stall_timeout_seconds), (false, 5));
     assert!(!settings.copy_unchanged);
-    assert_eq!(settings.bandwidth_limit_bytes_per_second, Some(1 << 20));
+    assert_eq!(settings.bandwidth_limit, BandwidthLimit::all_day(1 << 20));
     assert_eq!((settings.tags["a"].as_str(), settings.url.to_string().as_str()), ("b", "s3://b/p"));
     for (url, text) in [
         (

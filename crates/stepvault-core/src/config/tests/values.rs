@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::super::{parse_duration, parse_size};
-use super::only_fault;
+use super::{loaded, only_fault};
 
 #[test]
 fn sizes_take_units_and_nothing_else() {
@@ -110,7 +110,7 @@ fn values_of_the_wrong_kind_are_told_apart() {
 #[test]
 fn notices_are_looked_for_where_it_is_said() {
     use super::super::{NoticeSource, Notices};
-    let notices = |value: &str| super::loaded(&format!("[agent]\nnotices = {value}")).agent.notices;
+    let notices = |value: &str| loaded(&format!("[agent]\nnotices = {value}")).agent.notices;
     assert_eq!(notices("[\"auto\"]"), Notices::Auto);
     assert_eq!(notices("[]"), Notices::From(vec![]));
     assert_eq!(
@@ -125,5 +125,30 @@ fn notices_are_looked_for_where_it_is_said() {
         assert!(fault.contains("agent.notices") && fault.ends_with(why), "{fault}");
         assert_eq!(hint, "write [\"auto\"], one or both of [\"ec2\", \"gce\"], or [] to disable notices");
     }
-    assert!(super::loaded("[agent]\nrebalance = \"drain\"").agent.drains_on_rebalance);
+    assert!(loaded("[agent]\nrebalance = \"drain\"").agent.drains_on_rebalance);
+}
+
+#[test]
+fn a_bandwidth_limit_may_depend_on_the_time_of_day() {
+    let limit = |value: &str| {
+        let text = format!("[remote.r]\nurl = \"s3://b\"\nbandwidth-limit = {value}");
+        loaded(&text).remotes.remove(0).bandwidth_limit.to_string()
+    };
+    let periods = r#"[{ from = "08:00", limit = "20 MiB" }, { from = "20:30", limit = "none" }]"#;
+    assert_eq!(limit(periods), "20.0 MiB/s from 08:00, no limit from 20:30");
+    assert_eq!(limit("\"1 MiB\""), "1.0 MiB/s");
+    let in_url = loaded("[remote.r]\nurl = \"s3://b?bandwidth-limit=08:00%3D20MiB,20:30%3Dnone\"");
+    assert_eq!(in_url.remotes[0].bandwidth_limit.to_string(), limit(periods));
+    for (value, why) in [
+        ("5", "it has no unit"),
+        ("[]", "it has no period, or two that begin at the same time"),
+        (r#"[{ from = "8:00", limit = "1 MiB" }]"#, "'8:00' is not a time of day"),
+        (r#"[{ from = "24:00", limit = "1 MiB" }]"#, "'24:00' is not a time of day"),
+        (r#"[{ from = "08:00", limit = "1" }]"#, "it has no unit"),
+        (r#"[{ from = "08:00" }]"#, "one of its periods has not 'from' and 'limit' alone"),
+    ] {
+        let (fault, hint) = only_fault(&format!("[remote.r]\nurl = \"s3://b\"\nbandwidth-limit = {value}"));
+        assert_eq!(fault, format!("/etc/stepvault.toml:3: remote.r.bandwidth-limit: {why}"), "{value}");
+        assert!(hint.starts_with("write "), "{hint}");
+    }
 }

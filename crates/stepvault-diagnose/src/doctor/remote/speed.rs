@@ -54,14 +54,14 @@ pub fn rate(remote: &RemoteSettings, name: &'static str, measured: &Result<Measu
             return check.warn(format!("cannot measure it: {error}"), advice);
         }
     };
-    let limit_bytes_per_second = remote.bandwidth_limit_bytes_per_second;
+    let lowest = remote.bandwidth_limit.lowest_bytes_per_second();
     let per_second = measured.bytes_per_second();
     let requests = match measured.at_once {
         1 => "one request".to_owned(),
         count => format!("{count} requests at once"),
     };
-    let limited = limit_bytes_per_second
-        .map_or_else(String::new, |limit| format!(", with bandwidth-limit at {}", words::rate(limit)));
+    let limit = &remote.bandwidth_limit;
+    let limited = lowest.map_or_else(String::new, |_| format!(", with bandwidth-limit at {limit}"));
     let text = format!(
         "{} ({} in {}, {requests}{limited}): 10 GiB take {}",
         words::rate(per_second),
@@ -69,7 +69,7 @@ pub fn rate(remote: &RemoteSettings, name: &'static str, measured: &Result<Measu
         words::duration(Duration::from_millis(measured.milliseconds)),
         words::seconds(seconds_for(EXAMPLE_BYTES, per_second)),
     );
-    let advice = if limit_bytes_per_second.is_some_and(|limit| limit < SLOW_BYTES_PER_SECOND * 2) {
+    let advice = if lowest.is_some_and(|limit| limit < SLOW_BYTES_PER_SECOND * 2) {
         let name = &remote.name;
         format!("raise bandwidth-limit under [remote.{name}], or save larger steps less often")
     } else {
@@ -97,6 +97,7 @@ mod tests {
     use super::super::subject;
     use super::*;
     use crate::doctor::Outcome;
+    use stepvault_core::bandwidth::BandwidthLimit;
     use stepvault_core::error::ErrorKind;
 
     const FAST: Measured = Measured { bytes: 16 << 20, milliseconds: 80, at_once: 4 };
@@ -117,7 +118,7 @@ mod tests {
         assert!(finding.measured.contains("one request): 10 GiB take 1day 4h"), "{finding:?}");
         assert!(finding.remedy.unwrap().contains("this machine's region"));
         let mut limited = subject("s3://b");
-        limited.bandwidth_limit_bytes_per_second = Some(1 << 20);
+        limited.bandwidth_limit = BandwidthLimit::all_day(1 << 20);
         let finding = rate(&limited, "download rate", &Ok(slow));
         assert!(finding.measured.contains("bandwidth-limit at 1.0 MiB/s"), "{finding:?}");
         assert!(finding.remedy.unwrap().starts_with("raise bandwidth-limit under [remote.main]"));

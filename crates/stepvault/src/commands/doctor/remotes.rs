@@ -69,7 +69,7 @@ pub(super) async fn check(
         look.findings.extend(report.findings);
         let mut rates = report.rates;
         if let Some(rate) = upload_rate {
-            let limit = remote.bandwidth_limit_bytes_per_second;
+            let limit = remote.bandwidth_limit.lowest_bytes_per_second();
             rates.up_bytes_per_second = Some(limit.map_or(rate, |limit| rate.min(limit)));
         }
         look.rates.insert(remote.name, rates);
