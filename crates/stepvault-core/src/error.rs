@@ -25,6 +25,8 @@ pub enum ErrorKind {
     NoneValid,
     /// A tier cannot be reached, or did not answer in time.
     Unreachable,
+    /// An object is in an archive: it can be read hours after that was requested.
+    Archived,
     /// Another process holds the lock or the lease.
     Held,
     /// Bytes or records differ from what was written.
@@ -353,7 +355,7 @@ mod tests {
 
     #[test]
     fn every_kind_is_found_by_its_name() {
-        assert_eq!((ErrorKind::VARIANTS.len(), ErrorKind::NoneValid.name()), (14, "none-valid"));
+        assert_eq!((ErrorKind::VARIANTS.len(), ErrorKind::NoneValid.name()), (15, "none-valid"));
         for name in ErrorKind::VARIANTS {
             assert_eq!(ErrorKind::from_name(name).name(), *name);
         }

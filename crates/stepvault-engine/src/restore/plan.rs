@@ -14,9 +14,10 @@ use stepvault_formats::handoff::HandoffPlan;
 use super::candidates::{Candidate, Candidates, Faults};
 use super::request::{Restore, Target};
 use super::resolve::{Resolution, ResolvedStep, Source, resolve};
+use super::thaw::thaw_records;
 
 /// The decision of a restore, before anything is done: what `--plan` prints and what a restore executes.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct RestorePlan {
     /// The step to restore.
     pub id: StepId,
@@ -168,7 +169,7 @@ impl<'a> Search<'a> {
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`] when a step may be valid: a tier that has it could not be read, and no older step is
-    /// allowed in its place.
+    /// allowed in its place; [`ErrorKind::Archived`] if each such tier has it in an archive.
     pub(super) async fn next(&mut self) -> Result<Option<RestorePlan>> {
         loop {
             if let Some((id, mut resolution)) = self.current.take() {
@@ -182,7 +183,14 @@ impl<'a> Search<'a> {
                 return Ok(None);
             };
             let id = candidate.id;
-            self.current = Some((id, resolve(self.restore, candidate).await?));
+            let mut resolution = resolve(self.restore, candidate.clone()).await?;
+            if let Some(options) = self.restore.request.thaw
+                && resolution.faults.archived > 0
+            {
+                thaw_records(self.restore.context, &candidate, options).await?;
+                resolution = resolve(self.restore, candidate).await?;
+            }
+            self.current = Some((id, resolution));
         }
     }
 
@@ -227,16 +235,22 @@ impl<'a> Search<'a> {
 
     fn skip(&mut self, id: StepId, faults: Faults) -> Result<()> {
         let unread = !faults.unread.is_empty();
+        let is_archived = unread && faults.archived == faults.unread.len();
         let reasons: Vec<String> = faults.unread.into_iter().chain(faults.proven).collect();
         let request = self.restore.request;
         if unread && !request.allow_older {
-            return Err(Error::new(ErrorKind::Unreachable, "cannot read a step")
+            let (kind, first) = if is_archived {
+                (ErrorKind::Archived, "request its objects with --thaw standard")
+            } else {
+                (ErrorKind::Unreachable, "retry when its tier is readable")
+            };
+            return Err(Error::new(kind, "cannot read a step")
                 .on(format!("{id} of run '{}'", request.run))
                 .because(reasons.join("; "))
-                .hint(
-                    "retry when its tier is readable, or restore the newest readable step with --allow-older; nothing \
-                     was restored because the step may be valid",
-                )
+                .hint(format!(
+                    "{first}, or restore the newest readable step with --allow-older; nothing was restored because the \
+                     step may be valid"
+                ))
                 .lasting());
         }
         let skipped = SkippedStep::new(id, reasons);

@@ -18,6 +18,7 @@ use stepvault_local::staging::Existing;
 use stepvault_local::vault::Vault;
 use tokio::time::Duration;
 
+use super::thaw::ThawOptions;
 use crate::memory::MemoryBudget;
 use crate::tier::run_remote::RunRemote;
 
@@ -48,6 +49,8 @@ pub struct RestoreRequest {
     pub demoted: BTreeMap<StepId, String>,
     /// Whether to restore an older step when a newer one exists but cannot be read. Otherwise that is an error.
     pub allow_older: bool,
+    /// How archived objects are made readable; `None` to count them as unreadable.
+    pub thaw: Option<ThawOptions>,
 }
 
 impl RestoreRequest {
@@ -65,6 +68,7 @@ impl RestoreRequest {
             handoff: None,
             demoted: BTreeMap::new(),
             allow_older: false,
+            thaw: None,
         }
     }
 }

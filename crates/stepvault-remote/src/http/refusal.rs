@@ -274,7 +274,7 @@ mod tests {
             (404, "ContainerNotFound", ErrorKind::Usage),
             (412, "", ErrorKind::Conflict),
             (409, "BlobAlreadyExists", ErrorKind::Conflict),
-            (409, "BlobArchived", ErrorKind::Failed),
+            (409, "BlobArchived", ErrorKind::Archived),
             (409, "ContainerBeingDeleted", ErrorKind::Unreachable),
             (400, "BadDigest", ErrorKind::Damaged),
             (400, "InvalidPart", ErrorKind::Damaged),

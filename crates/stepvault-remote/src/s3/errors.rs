@@ -149,6 +149,11 @@ impl Fault {
         self.status == 404 && !self.is_of_store
     }
 
+    /// Returns whether the object was requested from the archive before.
+    pub(super) fn is_thawing(&self) -> bool {
+        self.code == "RestoreAlreadyInProgress"
+    }
+
     /// Returns whether a precondition failed: the key is taken.
     pub(crate) fn is_precondition_failed(&self) -> bool {
         self.code == "PreconditionFailed" || (self.code.is_empty() && self.status == 412)

@@ -15,6 +15,7 @@ mod examine;
 mod read;
 mod requests;
 mod store;
+mod thaw;
 mod write;
 
 use std::sync::Arc;

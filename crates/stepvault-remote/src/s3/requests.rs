@@ -24,7 +24,7 @@ use crate::payload::Payload;
 use crate::pieces::no_bytes;
 use crate::store::{
     BodyStream, Created, IgnoredAttribute, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore,
-    StoreCapabilities, StoredChecksum,
+    StoreCapabilities, StoredChecksum, ThawSpeed, Thawed,
 };
 
 /// Maximum number of keys in one `DeleteObjects`.
@@ -128,6 +128,10 @@ impl RemoteStore for S3Store {
 
     async fn ignored_attributes(&self, key: &str) -> Result<Vec<IgnoredAttribute>> {
         self.compare_attributes(key).await
+    }
+
+    async fn thaw(&self, key: &str, speed: ThawSpeed) -> Result<Thawed> {
+        self.request_thaw(key, speed).await
     }
 
     async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BodyStream> {

@@ -136,7 +136,7 @@ impl S3Store {
         Ok(ignored)
     }
 
-    async fn head_output(&self, key: &str) -> Result<HeadObjectOutput> {
+    pub(super) async fn head_output(&self, key: &str) -> Result<HeadObjectOutput> {
         let what = "cannot read the object's attributes";
         let request = self.client().await?.head_object().bucket(&self.bucket).key(self.full_key(key));
         let answer = request.send().await;

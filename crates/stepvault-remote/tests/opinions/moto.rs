@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use stepvault_core::ErrorKind;
 use stepvault_core::digest::DigestAlgorithm;
 use stepvault_remote::probe::{StoreGuarantees, probe};
-use stepvault_remote::store::{Created, RemoteStore};
+use stepvault_remote::store::{Created, RemoteStore, ThawSpeed, Thawed};
 use stepvault_testkit::peers::Moto;
 
 use crate::opened::{BUCKET, PREFIX, keys, s3};
@@ -26,6 +27,19 @@ async fn what_it_does_right() {
     let skipped =
         ["wrong_digests_are_refused", "copies_keep_bytes_and_proof", "copied_parts_are_what_was_asked_for"];
     conformance::run(store, &skipped).await;
+}
+
+#[tokio::test]
+#[ignore = "needs the Python servers that scripts/test installs"]
+async fn an_archived_object_is_read_after_it_was_requested() {
+    let (server, store) = start().await;
+    server.archive(&format!("{BUCKET}/{PREFIX}/old"), b"weights");
+    assert_eq!(read(&*store, "old", None).await.unwrap_err().kind(), ErrorKind::Archived);
+    let asked = store.thaw("old", ThawSpeed::Standard).await.unwrap();
+    assert_eq!(asked, Thawed::Pending { class: "GLACIER".to_owned() });
+    // Its archive takes no time.
+    assert_eq!(store.thaw("old", ThawSpeed::Standard).await.unwrap(), Thawed::Readable);
+    assert_eq!(read(&*store, "old", None).await.unwrap(), b"weights");
 }
 
 #[tokio::test]

@@ -13,6 +13,8 @@ pub(crate) type Attributes = BTreeMap<String, String>;
 
 pub(crate) const STORAGE_CLASS: &str = "x-amz-storage-class";
 pub(crate) const TAGGING: &str = "x-amz-tagging";
+/// Whether an archived object was requested, and is readable.
+pub(crate) const RESTORE: &str = "x-amz-restore";
 const ENCRYPTION: &str = "x-amz-server-side-encryption";
 
 const KEPT: [&str; 11] = [

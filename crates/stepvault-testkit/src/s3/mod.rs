@@ -220,6 +220,26 @@ impl StrictS3 {
         &self.state.objects
     }
 
+    /// Moves all data objects to this class, as a lifecycle rule does; with `records`, the records too.
+    pub fn archive(&self, class: &str, records: bool) {
+        self.objects().with(|objects| {
+            for (_, object) in objects.iter_mut().filter(|(key, _)| records || !key.contains("/.stepvault/"))
+            {
+                object.attributes.insert(attributes::STORAGE_CLASS.to_owned(), class.to_owned());
+            }
+        });
+    }
+
+    /// Makes the archived objects readable that were requested. Returns their number.
+    pub fn finish_thaws(&self) -> usize {
+        self.objects().with(|objects| {
+            let requested =
+                objects.values_mut().filter_map(|object| object.attributes.get_mut(attributes::RESTORE));
+            let done = "ongoing-request=\"false\", expiry-date=\"Fri, 21 Dec 2040 00:00:00 GMT\"";
+            requested.map(|restore| done.clone_into(restore)).count()
+        })
+    }
+
     /// Returns the faults to inject and the log of all requests.
     pub fn faults(&self) -> &Faults {
         &self.faults

@@ -6,11 +6,11 @@ use bytes::Bytes;
 use http::HeaderMap;
 use s3s::dto::{
     ChecksumMode, ChecksumType, ETag, ETagCondition, GetObjectInput, GetObjectOutput, HeadObjectInput,
-    HeadObjectOutput, Range, StreamingBlob, Timestamp,
+    HeadObjectOutput, Range, RestoreObjectInput, RestoreObjectOutput, StreamingBlob, Timestamp,
 };
 use s3s::{Body, S3Request, S3Response, S3Result, s3_error};
 
-use super::attributes::{self, STORAGE_CLASS};
+use super::attributes::{self, RESTORE, STORAGE_CLASS};
 use super::checksums::{checksum_type, set_checksums};
 use super::state::{State, precondition_failed};
 use crate::objects::StoredObject;
@@ -50,14 +50,41 @@ fn matches_tag(condition: &ETagCondition, object: &StoredObject) -> bool {
     condition.as_etag().is_none_or(|tag| tag.value() == object.etag)
 }
 
-/// Checks that the object is not archived. Archived objects exist but cannot be read.
+/// Checks that the object is not archived. Archived objects exist but cannot be read until they were requested.
 pub(crate) fn check_not_archived(object: &StoredObject) -> S3Result<()> {
-    match object.attributes.get(STORAGE_CLASS).map(String::as_str) {
-        Some("GLACIER" | "DEEP_ARCHIVE") => {
-            Err(s3_error!(InvalidObjectState, "The operation is not valid for the object's storage class"))
-        }
-        _ => Ok(()),
+    let is_readable = object.attributes.get(RESTORE).is_some_and(|restore| restore.contains("\"false\""));
+    if !is_archived(object) || is_readable {
+        return Ok(());
     }
+    Err(s3_error!(InvalidObjectState, "The operation is not valid for the object's storage class"))
+}
+
+fn is_archived(object: &StoredObject) -> bool {
+    let class = object.attributes.get(STORAGE_CLASS).map(String::as_str);
+    matches!(class, Some("GLACIER" | "DEEP_ARCHIVE"))
+}
+
+/// Requests an archived object. It becomes readable when the test says so.
+pub(crate) fn restore(
+    state: &State,
+    input: &RestoreObjectInput,
+) -> S3Result<S3Response<RestoreObjectOutput>> {
+    state.objects.with(|table| {
+        let object = table
+            .get_mut(&state.path(&input.bucket, &input.key))
+            .ok_or_else(|| s3_error!(NoSuchKey, "The specified key does not exist."))?;
+        if !is_archived(object) {
+            return Err(s3_error!(
+                InvalidObjectState,
+                "Restore is not allowed for the object's storage class"
+            ));
+        }
+        if object.attributes.contains_key(RESTORE) {
+            return Err(s3_error!(RestoreAlreadyInProgress, "Object restore is already in progress"));
+        }
+        object.attributes.insert(RESTORE.to_owned(), "ongoing-request=\"true\"".to_owned());
+        Ok(S3Response::with_status(RestoreObjectOutput::default(), http::StatusCode::ACCEPTED))
+    })
 }
 
 struct Slice {

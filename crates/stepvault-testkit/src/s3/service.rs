@@ -63,6 +63,13 @@ impl S3 for Service {
         writes::put_tags(&self.0, &request.input)
     }
 
+    async fn restore_object(
+        &self,
+        request: S3Request<RestoreObjectInput>,
+    ) -> S3Result<S3Response<RestoreObjectOutput>> {
+        reads::restore(&self.0, &request.input)
+    }
+
     async fn list_objects_v2(
         &self,
         request: S3Request<ListObjectsV2Input>,

@@ -8,6 +8,7 @@ use stepvault_core::config::{parse_duration, parse_size};
 use stepvault_core::retention::BestRule;
 use stepvault_core::{Error, RemoteName, Tier};
 use stepvault_diagnose::estimate::{Named, parse_count};
+use stepvault_remote::store::ThawSpeed;
 
 /// The tiers that a command operates on.
 #[derive(Debug, Clone, PartialEq, Eq, Default, strum::Display)]
@@ -58,6 +59,13 @@ pub(crate) fn metric(text: &str) -> Result<(String, f64), String> {
         return Err("give a name and a finite number, such as eval_loss=0.25".to_owned());
     }
     Ok((name.to_owned(), value))
+}
+
+/// Parses how soon an archived object is to be readable: `standard`.
+pub(crate) fn thaw_speed(text: &str) -> Result<ThawSpeed, String> {
+    let speeds = [ThawSpeed::Expedited, ThawSpeed::Standard, ThawSpeed::Bulk];
+    let speed = speeds.into_iter().find(|speed| speed.name() == text);
+    speed.ok_or_else(|| "give expedited, standard or bulk".to_owned())
 }
 
 /// Parses a sample of one file in N, and returns N, at least 1: `1/20`.

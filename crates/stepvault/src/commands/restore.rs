@@ -11,15 +11,16 @@ use itertools::Itertools as _;
 use stepvault_core::{Attempt, Clock as _, Error, ErrorKind, Result, Revision, Step};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::restore::{
-    HandoffOptions, Parts, RestoreContext, RestoreReport, RestoreRequest, Target, Together, WantedSteps,
-    plan, remember_remotes, remember_resumption, restore,
+    HandoffOptions, Parts, RestoreContext, RestoreReport, RestoreRequest, Target, ThawOptions, Together,
+    WantedSteps, plan, remember_remotes, remember_resumption, restore,
 };
 use stepvault_local::rank_turn::{RankTurn, check_rank};
 use stepvault_local::staging::Existing;
 use stepvault_local::{SystemClock, Vault};
+use stepvault_remote::store::ThawSpeed;
 
 use super::starts::demoted_steps;
-use crate::arguments::values::{checked, duration};
+use crate::arguments::values::{checked, duration, thaw_speed};
 use crate::context::{DefaultVault, Settings, Tiers, vault_beside};
 use crate::exit_code::ExitCode;
 use crate::session::Session;
@@ -67,6 +68,16 @@ pub(crate) struct RestoreArguments {
     /// damaged is always skipped.
     #[arg(long)]
     allow_older: bool,
+    /// Request archived objects from the store, which takes minutes to days and is charged: expedited, standard or bulk
+    ///
+    /// Without this flag, a step in GLACIER or DEEP_ARCHIVE ends the restore with code 15.
+    #[arg(long, value_name = "SPEED", value_parser = thaw_speed)]
+    thaw: Option<ThawSpeed>,
+    /// How long to wait for archived objects; after it, or at once by default, the command ends with code 15
+    ///
+    /// The objects stay requested: run the same command again later.
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration, requires = "thaw")]
+    timeout: Duration,
     #[command(flatten)]
     turn: TurnArguments,
     #[command(flatten)]
@@ -188,6 +199,7 @@ pub(super) async fn execute(tiers: &Tiers, arguments: RestoreArguments) -> Resul
         handoff: Some(handoff_options(tiers, arguments.trainer.profile, arguments.trainer.no_pointer)?),
         demoted,
         allow_older: arguments.allow_older,
+        thaw: arguments.thaw.map(|speed| ThawOptions { speed, patience: arguments.timeout }),
         ..arguments.nodes.request(tiers, target)
     };
     let context = restore_context(tiers);
