@@ -226,6 +226,34 @@ impl Vault {
     }
 }
 
+/// An empty vault among the system's temporary files, removed when this is dropped: for a plan on a node without a vault.
+#[derive(Debug)]
+pub struct ScratchVault(Vault);
+
+impl ScratchVault {
+    /// Creates it.
+    ///
+    /// # Errors
+    /// As for [`Vault::open_or_create`].
+    pub fn create() -> Result<Self> {
+        let name = format!("stepvault-{}", uuid::Uuid::new_v4().simple());
+        Vault::open_or_create_below(&std::env::temp_dir().join(name), Parents::Shared).map(Self)
+    }
+
+    /// Returns the vault.
+    pub fn vault(&self) -> &Vault {
+        &self.0
+    }
+}
+
+impl Drop for ScratchVault {
+    fn drop(&mut self) {
+        if let Err(error) = remove::tree(&self.0.root) {
+            tracing::warn!(%error, "cannot remove a temporary vault");
+        }
+    }
+}
+
 fn fresh_marker() -> VaultMarker {
     VaultMarker::new(uuid::Uuid::new_v4().simple().to_string())
 }

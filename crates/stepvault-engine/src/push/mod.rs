@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-pub use seal::{CheckpointToSeal, MetricsSource, SealOutcome, StepSummary, identify_and_seal};
+pub use seal::{CheckpointToSeal, MetricsSource, SealOutcome, SealPlan, StepSummary, identify_and_seal};
 use serde::{Deserialize, Serialize};
 use stepvault_core::{ErrorKind, Observer, RemoteName, Result, RunName, StepId, Writer};
 use stepvault_local::sealed::SealedStep;
@@ -97,6 +97,30 @@ pub async fn push(
         newly_sealed,
         remotes: outcomes,
     })
+}
+
+/// Determines as which step [`push`] would seal a checkpoint, and on which remotes that step is durable already. Changes
+/// nothing; `vault` may be an empty one.
+///
+/// # Errors
+/// As for [`identify_and_seal`]; that a remote cannot be listed is the outcome for that remote.
+pub async fn plan_push(
+    vault: &Vault,
+    remotes: &[RunRemote],
+    request: CheckpointToSeal,
+    observer: &Arc<dyn Observer>,
+) -> Result<(SealPlan, Vec<Result<bool>>)> {
+    let plan = Box::pin(seal::plan_seal(vault, remotes, request, observer)).await?;
+    let id = plan.step.id;
+    let durable = remotes.iter().map(|remote| async move {
+        let is_committed = committed_ids(remote).await?.contains_key(&id);
+        if is_committed {
+            prove(remote, id, observer).await?;
+        }
+        Ok(is_committed)
+    });
+    let durable = join_all(durable).await;
+    Ok((plan, durable))
 }
 
 /// Gives up sealed steps that no remote has whole and whose files the trainer has changed or deleted since: nothing is left
@@ -241,13 +265,15 @@ async fn prove_everywhere(
     observer: &Arc<dyn Observer>,
 ) -> Vec<RemoteOutcome> {
     join_all(remotes.iter().map(|remote| async move {
-        let proved = async {
-            let commit = read_commit(remote, id).await?;
-            CommittedParts::all(remote, &commit, observer).ensure_durable().await
-        };
-        RemoteOutcome::new(remote, proved.await.map(|()| Uploaded::AlreadyDurable), 0)
+        let proved = prove(remote, id, observer).await;
+        RemoteOutcome::new(remote, proved.map(|()| Uploaded::AlreadyDurable), 0)
     }))
     .await
+}
+
+async fn prove(remote: &RunRemote, id: StepId, observer: &Arc<dyn Observer>) -> Result<()> {
+    let commit = read_commit(remote, id).await?;
+    CommittedParts::all(remote, &commit, observer).ensure_durable().await
 }
 
 const NOTE: &str = "pushed";

@@ -29,7 +29,7 @@ use crate::launches::recorded_beginning;
 use crate::observed::ObservedOperation;
 use crate::outage::is_outage;
 use crate::placement::{
-    CurrentWriter, PlacementQuery, ScannedCheckpoint, determine_attempts, refused, report,
+    CurrentWriter, KnownSteps, PlacementQuery, ScannedCheckpoint, determine_attempts, refused, report,
 };
 use crate::seen_checkpoints::{CheckpointIdentity, Resumptions, record_checkpoint, seen_checkpoint};
 use crate::tier::catalog::{committed_ids, read_commit};
@@ -183,26 +183,8 @@ pub async fn identify_and_seal(
     request.checkpoint.source = absolute(&request.checkpoint.source)?;
     let named = request.named_step()?;
     let mut sealing = Sealing::begin(vault, remotes, request, observer).await?;
-    let identity = CheckpointIdentity::of_tree(&sealing.tree);
-    let StepNumber { step, unnumbered } = match named {
-        Some(step) => StepNumber { step, unnumbered: false },
-        None => sealing.number(&identity).await?,
-    };
-    sealing.request.checkpoint.origin.unnumbered = unnumbered;
-    if !sealing.has_kinds_of_newest() {
-        sealing.request.origin.live = None;
-    }
+    let Identified { step, identity, known, decision, state, copied } = sealing.identify(named).await?;
     let request = &sealing.request;
-    let seen = seen_checkpoint(vault, &request.run, step, &identity).await?;
-    let proven = seen.filter(|seen| seen.is_proven).map(|seen| seen.id);
-    let scanned = sealing.scanned(step, proven);
-    let query = sealing.query(&scanned);
-    let known = query.known_steps(seen.map(|seen| seen.id)).await?;
-    let (mut decision, state) = query.decide(&known).await?;
-    let copied = sealing.copied_step(&known.steps, &decision).await?;
-    if let Some(id) = copied {
-        decision.placement = Placement::Known(id);
-    }
     let id = match decision.placement {
         Placement::Known(id) => {
             if let Some(step) = sealing.sealed.iter().find(|sealed| sealed.id() == id) {
@@ -245,34 +227,123 @@ pub async fn identify_and_seal(
     })
 }
 
+/// What a push of a checkpoint would seal.
+#[derive(Debug)]
+pub struct SealPlan {
+    /// The step.
+    pub step: StepSummary,
+    /// Whether its attempt may still change, because no remote has answered, or an earlier step waits for its own.
+    pub provisional: bool,
+    /// Whether it is in the vault already, or on every remote.
+    pub is_sealed: bool,
+}
+
+/// Determines as which step [`identify_and_seal`] would seal a checkpoint, and changes nothing.
+///
+/// # Errors
+/// As for [`identify_and_seal`].
+pub(super) async fn plan_seal(
+    vault: &Vault,
+    remotes: &[RunRemote],
+    mut request: CheckpointToSeal,
+    observer: &Arc<dyn Observer>,
+) -> Result<SealPlan> {
+    request.checkpoint.source = absolute(&request.checkpoint.source)?;
+    let named = request.named_step()?;
+    let mut sealing = Sealing::list(vault, remotes, request, observer).await?;
+    sealing.is_in_order = !sealing.sealed.iter().any(|step| step.record().is_provisional());
+    let Identified { step, known, decision, state, copied, .. } = sealing.identify(named).await?;
+    let (id, is_sealed) = match decision.placement {
+        Placement::Known(id) => {
+            let is_in_vault = sealing.sealed.iter().any(|sealed| sealed.id() == id);
+            (id, is_in_vault || !known.missing_somewhere || copied.is_some())
+        }
+        Placement::New(id) | Placement::LaunchWentBack(id) => {
+            sealing.refuse_mixed_starts(step).await?;
+            (id, false)
+        }
+        Placement::Left(id, why) => return Err(refused(&sealing.request.checkpoint.source, id, why)),
+    };
+    let provisional = state == AttemptState::Provisional;
+    Ok(SealPlan { step: sealing.summary(id), provisional, is_sealed })
+}
+
+/// What a checkpoint is by what is known of the run.
+struct Identified {
+    step: Step,
+    identity: CheckpointIdentity,
+    known: KnownSteps,
+    decision: Decision,
+    state: AttemptState,
+    /// The step of another name of which it is a copy; its placement is that step then.
+    copied: Option<StepId>,
+}
+
 impl<'a> Sealing<'a> {
-    /// Lists the checkpoint and the steps in the vault, prepares the remotes, and determines earlier provisional steps.
-    async fn begin(
+    /// Lists the checkpoint and the steps in the vault.
+    async fn list(
         vault: &'a Vault,
         remotes: &'a [RunRemote],
         mut request: CheckpointToSeal,
         observer: &'a Arc<dyn Observer>,
     ) -> Result<Self> {
         let tree = tree_of(&mut request).await?;
+        let sealed = sealed_steps(vault, &request.run).await?.steps;
+        Ok(Self { vault, remotes, observer, request, tree, sealed, is_in_order: true })
+    }
+
+    /// Lists the checkpoint and the steps in the vault, prepares the remotes, and determines earlier provisional steps.
+    async fn begin(
+        vault: &'a Vault,
+        remotes: &'a [RunRemote],
+        request: CheckpointToSeal,
+        observer: &'a Arc<dyn Observer>,
+    ) -> Result<Self> {
+        let mut sealing = Self::list(vault, remotes, request, observer).await?;
         for remote in remotes {
             // The same fault would also fail queries and uploads, so it is reported here.
             if let Err(error) = remote.begin(vault, ArchivePlace::Anywhere).await {
                 observer.warn(format!("{}: cannot prepare the remote: {error}", remote.name()));
             }
         }
-        let mut sealed = sealed_steps(vault, &request.run).await?.steps;
-        let mut is_in_order = true;
-        if !remotes.is_empty() && sealed.iter().any(|step| step.record().is_provisional()) {
+        if !remotes.is_empty() && sealing.sealed.iter().any(|step| step.record().is_provisional()) {
+            let Sealing { request, .. } = &sealing;
             // A later step is provisional too while this is not possible, even if a remote answers a moment later.
-            let current = &request.current;
-            is_in_order = match determine_attempts(vault, remotes, &request.run, current, observer).await {
+            let determined =
+                determine_attempts(vault, remotes, &request.run, &request.current, observer).await;
+            let is_in_order = match determined {
                 Ok(_) => true,
                 Err(error) if is_outage(&error) => false,
                 Err(error) => return Err(error),
             };
-            sealed = sealed_steps(vault, &request.run).await?.steps;
+            sealing.sealed = sealed_steps(vault, &request.run).await?.steps;
+            sealing.is_in_order = is_in_order;
         }
-        Ok(Self { vault, remotes, observer, request, tree, sealed, is_in_order })
+        Ok(sealing)
+    }
+
+    /// Determines which step the checkpoint is; `named` is its number as far as it is given or in its name.
+    async fn identify(&mut self, named: Option<Step>) -> Result<Identified> {
+        let identity = CheckpointIdentity::of_tree(&self.tree);
+        let StepNumber { step, unnumbered } = match named {
+            Some(step) => StepNumber { step, unnumbered: false },
+            None => self.number(&identity).await?,
+        };
+        self.request.checkpoint.origin.unnumbered = unnumbered;
+        if !self.has_kinds_of_newest() {
+            self.request.origin.live = None;
+        }
+        let seen = seen_checkpoint(self.vault, &self.request.run, step, &identity).await?;
+        let proven = seen.filter(|seen| seen.is_proven).map(|seen| seen.id);
+        let scanned = self.scanned(step, proven);
+        let query = self.query(&scanned);
+        let known = query.known_steps(seen.map(|seen| seen.id)).await?;
+        let (mut decision, state) = query.decide(&known).await?;
+        let copied = self.copied_step(&known.steps, &decision).await?;
+        if let Some(id) = copied {
+            decision.placement = Placement::Known(id);
+        }
+        Ok(Identified { step, identity, known, decision, state, copied })
     }
 }
 

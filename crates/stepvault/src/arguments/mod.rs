@@ -49,6 +49,7 @@ pub(crate) enum Command {
     Stage(commands::save::StageArguments),
     Commit(commands::save::CommitArguments),
     Runs(commands::runs::RunsArguments),
+    Du(commands::du::DuArguments),
     List(commands::list::ListArguments),
     /// Show the tiers and files of one step
     Show(commands::inventory::ChosenStep),

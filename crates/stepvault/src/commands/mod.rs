@@ -7,6 +7,7 @@ pub(crate) mod config;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod drain;
+pub(crate) mod du;
 pub(crate) mod estimate;
 pub(crate) mod explain;
 pub(crate) mod follow;
@@ -72,6 +73,7 @@ async fn dispatch(session: &Session, command: Command) -> Result<ExitCode> {
         Command::Commit(arguments) => save::run_commit(session, arguments).await,
         Command::List(arguments) => list::run(session, &arguments).await,
         Command::Runs(arguments) => runs::run(session, &arguments).await,
+        Command::Du(arguments) => du::run(session, arguments).await,
         Command::Show(chosen) => show::run(session, &chosen).await,
         Command::Status(arguments) => status::run(session, &arguments).await,
         Command::Verify(arguments) => verify::run(session, &arguments).await,

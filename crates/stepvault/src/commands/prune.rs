@@ -7,6 +7,7 @@ use clap::Args;
 use itertools::Itertools as _;
 use schemars::JsonSchema;
 use serde::Serialize;
+use stepvault_core::config::RunSettings;
 use stepvault_core::document::ErrorInfo;
 use stepvault_core::retention::{BestRule, KeepRules, RefusalKind, RetentionPlan, Verdict};
 use stepvault_core::{Result, StepId, Tier};
@@ -45,7 +46,7 @@ pub(crate) struct PruneArguments {
 /// Keep rules. Each replaces the configured rule of the same name; a step is kept if any rule selects it.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Keep rules (each replaces the configured one)")]
-struct KeepArguments {
+pub(crate) struct KeepArguments {
     /// Keep the newest N steps
     #[arg(long = "keep-last", value_name = "N")]
     last: Option<u32>,
@@ -67,6 +68,22 @@ struct KeepArguments {
     /// Keep the best N steps by a metric; repeatable: `eval_loss:2:lowest`
     #[arg(long = "keep-best", value_name = "METRIC:N:lowest|highest", value_parser = best_rule)]
     best: Vec<BestRule>,
+}
+
+impl PruneArguments {
+    /// Returns those that plan every tier by these rules, and change nothing.
+    pub(super) fn dry_run(keep: KeepArguments) -> Self {
+        Self { dry_run: true, tier: TierChoice::default(), max_delete: None, keep }
+    }
+
+    /// Checks the rules for a run.
+    ///
+    /// # Errors
+    /// As for [`KeepRules::check`].
+    pub(super) fn check(&self, run: &RunSettings) -> Result<()> {
+        let mut configured = [&run.keep_local, &run.keep_remote].into_iter();
+        configured.try_for_each(|configured| self.keep.over(configured).check())
+    }
 }
 
 impl KeepArguments {
@@ -121,9 +138,7 @@ struct SparedStep {
 /// Runs the command.
 pub(crate) async fn run(session: &Session, arguments: &PruneArguments) -> Result<ExitCode> {
     let tiers = Tiers::load(session).await?;
-    for configured in [&tiers.run.keep_local, &tiers.run.keep_remote] {
-        arguments.keep.over(configured).check()?;
-    }
+    arguments.check(&tiers.run)?;
     let results = execute(&tiers, arguments).await?;
     tiers.progress.finish();
     let code = exit_code(&results);

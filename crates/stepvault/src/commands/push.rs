@@ -16,12 +16,13 @@ use stepvault_engine::blocking::blocking;
 use stepvault_engine::exclusive::{ExclusiveRun, Purpose};
 use stepvault_engine::inspect::{SourceCheck, check_source};
 use stepvault_engine::placement::CurrentWriter;
-use stepvault_engine::push::{CheckpointToSeal, MetricsSource, PushReport, push};
+use stepvault_engine::push::{CheckpointToSeal, MetricsSource, PushReport, SealPlan, plan_push, push};
 use stepvault_engine::upload::{RemoteOutcome, Uploaded};
 use stepvault_formats::find::Extent;
 use stepvault_local::clock::SystemClock;
 use stepvault_local::seal_record::AttemptOrigin;
 use stepvault_local::tree::Checkpoint;
+use stepvault_local::vault::ScratchVault;
 use tokio::time::sleep;
 
 use crate::arguments::values::{checked, duration, metric};
@@ -54,6 +55,9 @@ pub(crate) struct PushArguments {
     /// By default they are linked, or read where they are, and are compared afterwards with what was sent.
     #[arg(long)]
     copy: bool,
+    /// Print as which step SRC would be sealed and which remotes lack it, and change nothing
+    #[arg(long)]
+    dry_run: bool,
     /// How long to wait for the parts of other nodes; "0s" to exit as soon as this node's part is uploaded
     ///
     /// By default upload.incomplete-after, which is 30m. The step still becomes durable if the parts arrive later.
@@ -69,6 +73,8 @@ const MAX_FAULTS_TOLD: usize = 5;
 pub(super) struct PushDocument {
     /// The run.
     run: String,
+    /// Whether this is only a plan: the step was neither sealed nor sent.
+    dry_run: bool,
     /// The step.
     #[serde(flatten, with = "StepIdMembers")]
     id: StepId,
@@ -128,6 +134,10 @@ pub(crate) async fn run(session: &Session, arguments: PushArguments) -> Result<E
     // Before a vault is created for it.
     check_presence("cannot push the step", &arguments.source)?;
     settings.require_remote(&settings.run()?)?;
+    if arguments.dry_run {
+        let tiers = Tiers::open(&settings, DefaultVault::Existing(vault), &session.output).await?;
+        return plan(session, &tiers, arguments).await;
+    }
     let tiers = Tiers::open(&settings, DefaultVault::Created(vault), &session.output).await?;
     let pushed = execute(&tiers, arguments).await?;
     tiers.progress.finish();
@@ -146,41 +156,59 @@ pub(crate) async fn run(session: &Session, arguments: PushArguments) -> Result<E
     Ok(code)
 }
 
+/// Prints what a push would do.
+async fn plan(session: &Session, tiers: &Tiers, arguments: PushArguments) -> Result<ExitCode> {
+    let began = Instant::now();
+    let checked = check(tiers, &arguments.source).await?;
+    let (source, faults) = (arguments.source.clone(), checked.faults.clone());
+    let request = request(tiers, arguments, checked)?;
+    let scratch = match &tiers.vault {
+        Some(_) => None,
+        None => Some(blocking(ScratchVault::create).await?),
+    };
+    let vault = tiers.vault.as_ref().or(scratch.as_ref().map(ScratchVault::vault));
+    let vault = vault.ok_or_else(|| Error::new(ErrorKind::Usage, "no local vault"))?;
+    let (planned, durable) = plan_push(vault, &tiers.remotes, request, &tiers.observer()).await?;
+    tiers.progress.finish();
+    let remotes = tiers.remotes.iter().zip(&durable).map(|(remote, durable)| {
+        if let Err(error) = durable {
+            session.output.error_beside_report(error);
+        }
+        let is_durable = matches!(durable, Ok(true));
+        RemoteDocument {
+            remote: remote.name().to_string(),
+            required: remote.settings.required,
+            durable: is_durable,
+            already_durable: is_durable,
+            copied_bytes: 0,
+            missing_nodes: Vec::new(),
+            error: durable.as_ref().err().map(ErrorInfo::from),
+        }
+    });
+    let SealPlan { step, provisional, .. } = planned;
+    session.output.result(&PushDocument {
+        run: tiers.run_name().to_string(),
+        dry_run: true,
+        id: step.id,
+        provisional,
+        name: step.name,
+        source,
+        files: step.file_count,
+        bytes: step.data_bytes,
+        newly_sealed: !planned.is_sealed,
+        faults,
+        remotes: remotes.collect(),
+        seconds: began.elapsed().as_secs_f64(),
+    })?;
+    Ok(ExitCode::of_tiers(durable.iter().map(Result::as_ref)))
+}
+
 /// Seals the checkpoint under the vault's lock, and uploads it.
 pub(super) async fn execute(tiers: &Tiers, arguments: PushArguments) -> Result<Pushed> {
     let checked = check(tiers, &arguments.source).await?;
-    for fault in checked.faults.iter().take(MAX_FAULTS_TOLD) {
-        tiers.output.warn(&format!("the checkpoint is damaged and is uploaded unchanged: {fault}"));
-    }
-    let config = &tiers.settings.config;
-    let mut checkpoint = Checkpoint::at(&arguments.source)?;
-    checkpoint.links = if arguments.copy { LinkPolicy::Copy } else { config.local.links };
-    // This command waits for the upload, so that nothing has to be copied unless that is asked for.
-    checkpoint.in_place = checkpoint.links == LinkPolicy::Auto;
-    let links_for_later = (!arguments.copy).then(|| checked.links(config.local.links));
-    checkpoint.metrics = arguments.metric.into_iter().collect();
-    checkpoint.origin = checked.origin;
-    if let Some((watched, directory)) = place_below(tiers.run.watch.as_deref(), &arguments.source) {
-        let origin = &mut checkpoint.origin;
-        (origin.watched, origin.directory) = (Some(watched), Some(directory));
-    }
-    let request = CheckpointToSeal {
-        run: tiers.run_name().clone(),
-        checkpoint,
-        tree: None,
-        step: arguments.step.or(checked.stated_step),
-        attempt: tiers.settings.attempt(arguments.attempt)?,
-        // A manual push during a launch belongs to that launch.
-        origin: AttemptOrigin { in_launch: true, ..AttemptOrigin::default() },
-        current: CurrentWriter { writer: tiers.writer.clone(), launch_since: SystemClock.now() },
-        links_for_later,
-        is_overwritten: checked.is_overwritten,
-        metrics_source: MetricsSource::of(&tiers.run),
-        digest: tiers.run.digest,
-        shown_in: None,
-    };
-    let patience = arguments.wait_for_nodes;
-    let patience = patience.unwrap_or(config.upload.incomplete_after);
+    let (patience, faults) = (arguments.wait_for_nodes, checked.faults.clone());
+    let request = request(tiers, arguments, checked)?;
+    let patience = patience.unwrap_or(tiers.settings.config.upload.incomplete_after);
     let vault = tiers.vault.clone();
     let vault = vault.ok_or_else(|| Error::new(ErrorKind::Usage, "no local vault"))?;
     let locked = vault.clone();
@@ -195,7 +223,37 @@ pub(super) async fn execute(tiers: &Tiers, arguments: PushArguments) -> Result<P
     for held in held {
         held.release().await;
     }
-    Ok(Pushed { report: report?, faults: checked.faults })
+    Ok(Pushed { report: report?, faults })
+}
+
+fn request(tiers: &Tiers, arguments: PushArguments, checked: SourceCheck) -> Result<CheckpointToSeal> {
+    let config = &tiers.settings.config;
+    let mut checkpoint = Checkpoint::at(&arguments.source)?;
+    checkpoint.links = if arguments.copy { LinkPolicy::Copy } else { config.local.links };
+    // This command waits for the upload, so that nothing has to be copied unless that is asked for.
+    checkpoint.in_place = checkpoint.links == LinkPolicy::Auto;
+    let links_for_later = (!arguments.copy).then(|| checked.links(config.local.links));
+    checkpoint.metrics = arguments.metric.into_iter().collect();
+    checkpoint.origin = checked.origin;
+    if let Some((watched, directory)) = place_below(tiers.run.watch.as_deref(), &arguments.source) {
+        let origin = &mut checkpoint.origin;
+        (origin.watched, origin.directory) = (Some(watched), Some(directory));
+    }
+    Ok(CheckpointToSeal {
+        run: tiers.run_name().clone(),
+        checkpoint,
+        tree: None,
+        step: arguments.step.or(checked.stated_step),
+        attempt: tiers.settings.attempt(arguments.attempt)?,
+        // A manual push during a launch belongs to that launch.
+        origin: AttemptOrigin { in_launch: true, ..AttemptOrigin::default() },
+        current: CurrentWriter { writer: tiers.writer.clone(), launch_since: SystemClock.now() },
+        links_for_later,
+        is_overwritten: checked.is_overwritten,
+        metrics_source: MetricsSource::of(&tiers.run),
+        digest: tiers.run.digest,
+        shown_in: None,
+    })
 }
 
 /// Returns the name of the watched directory, and the directory below it that holds the checkpoint; `None` when that is
@@ -208,12 +266,16 @@ fn place_below(watched: Option<&Path>, source: &Path) -> Option<(String, Relativ
     Some((watched.file_name()?.to_str()?.to_owned(), directory))
 }
 
-/// Checks the checkpoint by profile and by the structure of its files.
+/// Checks the checkpoint by profile and by the structure of its files, and warns of damage.
 async fn check(tiers: &Tiers, source: &Path) -> Result<SourceCheck> {
     let (profiles, source) = (tiers.settings.profiles()?, source.to_owned());
     let (profile, extent) = (tiers.run.profile.clone(), Extent::of(&tiers.writer));
     let check = move || check_source(&source, &profiles, profile.as_deref(), extent, SystemClock.now());
-    blocking(move || Ok(check())).await
+    let checked = blocking(move || Ok(check())).await?;
+    for fault in checked.faults.iter().take(MAX_FAULTS_TOLD) {
+        tiers.output.warn(&format!("the checkpoint is damaged and is uploaded unchanged: {fault}"));
+    }
+    Ok(checked)
 }
 
 /// Returns the exit code. Only required remotes count, unless none is required.
@@ -246,6 +308,7 @@ fn document(tiers: &Tiers, pushed: Pushed, seconds: f64) -> PushDocument {
     });
     PushDocument {
         run: tiers.run_name().to_string(),
+        dry_run: false,
         id: report.id,
         provisional: report.provisional,
         name: report.name,
@@ -264,11 +327,16 @@ impl Report for PushDocument {
         let mut by_state: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for remote in &self.remotes {
             let state = match (remote.durable, remote.already_durable) {
+                (true, true) if self.dry_run => "is already durable on".to_owned(),
                 (true, true) => "was already durable on".to_owned(),
                 (true, false) => "is durable on".to_owned(),
                 (false, _) if !remote.missing_nodes.is_empty() => {
                     format!("waits for {} on", listed(&remote.missing_nodes))
                 }
+                (false, _) if self.dry_run && remote.error.is_some() => {
+                    "could not be looked for on".to_owned()
+                }
+                (false, _) if self.dry_run => "would be uploaded to".to_owned(),
                 (false, _) => "is not durable on".to_owned(),
             };
             let place = match remote.copied_bytes {
@@ -372,6 +440,7 @@ mod tests {
         };
         let document = PushDocument {
             run: "demo".to_owned(),
+            dry_run: false,
             id: StepId::from_label("000000000010.a1").unwrap(),
             provisional: false,
             name: "step_10".to_owned(),

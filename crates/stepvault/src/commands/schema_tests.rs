@@ -13,7 +13,7 @@ use stepvault_engine::save::CommitReport;
 use stepvault_local::durable;
 
 use super::{
-    agent, announce, config, doctor, estimate, explain, follow, gc, generated, init, inspect, list, pin,
+    agent, announce, config, doctor, du, estimate, explain, follow, gc, generated, init, inspect, list, pin,
     prune, push, remote, restore, runs, save, show, status, verify, wait,
 };
 
@@ -30,6 +30,7 @@ fn schemas() -> (Vec<(&'static str, Value)>, Map<String, Value>) {
     let documents = vec![
         ("push", of::<push::PushDocument>(to)),
         ("runs", of::<runs::RunsDocument>(to)),
+        ("du", of::<du::DuDocument>(to)),
         ("list", of::<list::ListDocument>(to)),
         ("show", of::<show::ShowDocument>(to)),
         ("status", of::<status::StatusDocument>(to)),

@@ -7,7 +7,7 @@ mod sources;
 mod tiers;
 
 pub(crate) use self::settings::attempt;
-pub(crate) use other_runs::hint_for_unknown_run;
+pub(crate) use other_runs::{all_runs, hint_for_unknown_run};
 pub(crate) use remote_choice::choose_remotes;
 pub(crate) use settings::Settings;
 pub(crate) use sources::{FILE_NAME, absolute, check_presence, gather, given_remotes};

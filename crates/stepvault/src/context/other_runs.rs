@@ -8,7 +8,7 @@ use futures::TryStreamExt as _;
 use stepvault_core::config::nearest;
 use stepvault_core::keys::RunKeys;
 use stepvault_core::words::first_of;
-use stepvault_core::{Result, RunName, SilentObserver};
+use stepvault_core::{Error, Result, RunName, SilentObserver};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::tier::runs::list_runs;
 use stepvault_remote::open::open_with;
@@ -42,16 +42,39 @@ pub(crate) async fn hint_for_unknown_run(settings: &Settings) -> Option<String> 
 /// Returns the runs of the vault and of the remotes; of a large remote, those that are listed first. If a remote has the
 /// given run, the others do not matter.
 async fn names(settings: &Settings, run: &RunName) -> Result<BTreeSet<RunName>> {
-    let mut names = BTreeSet::new();
-    if let Some(vault) = open_vault(settings, DefaultVault::here()).await? {
-        names.extend(blocking(move || vault.runs()).await?);
-    }
     for remote in settings.all_remotes() {
         let store = open_with(&remote, Arc::new(SilentObserver), settings.open_options()).await?;
         if store.list(&RunKeys::new(run.clone()).prefix()).try_next().await?.is_some() {
             return Ok(BTreeSet::from([run.clone()]));
         }
-        names.extend(list_runs(&*store, MAX_OBJECTS).await?.runs.into_keys());
     }
-    Ok(names)
+    let (names, failed) = all_runs(settings, MAX_OBJECTS).await?;
+    failed.into_iter().next().map_or(Ok(names), |(_, error)| Err(error))
+}
+
+/// Returns the runs of the vault and of the remotes, as far as the first `maximum_objects` of each remote tell, and the
+/// remotes that could not be listed.
+///
+/// # Errors
+/// When the vault cannot be read.
+pub(crate) async fn all_runs(
+    settings: &Settings,
+    maximum_objects: usize,
+) -> Result<(BTreeSet<RunName>, Vec<(String, Error)>)> {
+    let (mut names, mut failed) = (BTreeSet::new(), Vec::new());
+    if let Some(vault) = open_vault(settings, DefaultVault::here()).await? {
+        names.extend(blocking(move || vault.runs()).await?);
+    }
+    for remote in settings.all_remotes() {
+        let opened = open_with(&remote, Arc::new(SilentObserver), settings.open_options()).await;
+        let listed = match opened {
+            Ok(store) => list_runs(&*store, maximum_objects).await,
+            Err(error) => Err(error),
+        };
+        match listed {
+            Ok(runs) => names.extend(runs.runs.into_keys()),
+            Err(error) => failed.push((remote.name.to_string(), error)),
+        }
+    }
+    Ok((names, failed))
 }

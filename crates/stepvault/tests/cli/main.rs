@@ -18,6 +18,7 @@
 )]
 
 mod agent_truth;
+mod archived;
 mod away_at_placement;
 mod best_steps;
 mod changed_steps;
@@ -44,6 +45,7 @@ mod layouts;
 mod not_the_store;
 mod other_users;
 mod outage;
+mod planned;
 mod previous_job;
 mod push_in_place;
 mod ranks;
@@ -60,3 +62,4 @@ mod tls;
 mod unnumbered;
 mod usage;
 mod watched;
+mod without_stepvault;

@@ -60,7 +60,9 @@ const DAMAGE: &str = "for file in remote/my-run/000000000102.a1/step_102/model.s
 const COMMANDS: &str = "\
 push: push checkpoints/step_101 --metric loss=1.98
 push: push checkpoints/step_102 --remote gone=file://$PWD/no/such/place
+push: push checkpoints/step_102 --dry-run
 runs: runs
+du: du --keep-last 1
 list: list
 show: show 101
 status: status
