@@ -47,8 +47,9 @@ pub use plan::{BestStep, RestorePlan, SkippedStep};
 use plan::{Scope, Search};
 use publish::Missing;
 use request::Restore;
-pub use request::{HandoffOptions, Parts, RestoreContext, RestoreRequest, Target, Together, WantedSteps};
-pub use thaw::ThawOptions;
+pub use request::{
+    HandoffOptions, Parts, RestoreContext, RestoreRequest, Target, ThawOptions, Together, WantedSteps,
+};
 
 /// The outcome of a restore.
 #[derive(Debug)]

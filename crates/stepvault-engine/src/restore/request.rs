@@ -16,9 +16,9 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::profile::ProfileSet;
 use stepvault_local::staging::Existing;
 use stepvault_local::vault::Vault;
+use stepvault_remote::store::ThawSpeed;
 use tokio::time::Duration;
 
-use super::thaw::ThawOptions;
 use crate::memory::MemoryBudget;
 use crate::tier::run_remote::RunRemote;
 
@@ -134,6 +134,15 @@ pub struct HandoffOptions {
     pub profile: Option<String>,
     /// False to only report how to resume, without changing anything.
     pub write: bool,
+}
+
+/// How archived objects are made readable.
+#[derive(Debug, Clone, Copy)]
+pub struct ThawOptions {
+    /// How fast.
+    pub speed: ThawSpeed,
+    /// How long to wait until they are readable.
+    pub patience: Duration,
 }
 
 /// Resources that a restore uses.

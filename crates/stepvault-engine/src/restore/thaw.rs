@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use super::candidates::Candidate;
 use super::fetch::take_leases;
-use super::request::RestoreContext;
+use super::request::{RestoreContext, ThawOptions};
 use super::resolve::{ResolvedStep, Source};
 use crate::tier::run_remote::RunRemote;
 
@@ -18,15 +18,6 @@ use crate::tier::run_remote::RunRemote;
 const AT_ONCE: usize = 32;
 /// First and longest interval at which the store is asked whether they are readable.
 const INTERVALS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(5));
-
-/// How archived objects are made readable.
-#[derive(Debug, Clone, Copy)]
-pub struct ThawOptions {
-    /// How fast.
-    pub speed: ThawSpeed,
-    /// How long to wait until they are readable.
-    pub patience: Duration,
-}
 
 /// Objects of one step that cannot be read yet.
 struct Pending {
