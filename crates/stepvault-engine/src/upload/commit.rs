@@ -6,7 +6,7 @@ use std::time::Duration;
 use stepvault_core::codec::{FORMAT, encode};
 use stepvault_core::commit::{Commit, FoundPart};
 use stepvault_core::manifest::PartManifest;
-use stepvault_core::{Error, ErrorKind, Event, NodeName, Result, Sha256Digest, StepId};
+use stepvault_core::{DigestAlgorithm, Error, ErrorKind, Event, NodeName, Result, Sha256Digest, StepId};
 use stepvault_local::seal_record::SealRecord;
 use stepvault_local::sealed::{RemoteState, SealedStep, UploadState};
 use tokio::time::Instant;
@@ -17,6 +17,7 @@ use super::session::{UploadSession, Uploaded};
 use crate::blocking::blocking;
 use crate::tier::catalog::read_found_parts;
 use crate::tier::removed::{RECENT_REMOVAL_CHECK, ensure_not_removed};
+use crate::tier::run_remote::WrittenRecord;
 use crate::verify::{CommittedParts, Depth};
 
 /// How long a node that finds all parts of a step waits for another one to commit it.
@@ -56,6 +57,18 @@ impl UploadSession {
             .on(self.remote.describe(key))
             .because(why)
             .hint("push it as a new attempt with --attempt")
+    }
+
+    /// Proves a record as a file of one part is proved: by the store's answer if its checksums can be trusted, otherwise
+    /// byte for byte. Returns its bytes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] when the key holds a different record.
+    pub(super) async fn prove_record(&self, written: WrittenRecord) -> Result<Vec<u8>> {
+        match written.proved().filter(|_| !self.must_read_back(DigestAlgorithm::Sha256, 1)) {
+            Some(bytes) => Ok(bytes),
+            None => written.confirm(&self.remote).await,
+        }
     }
 
     /// Writes the part manifests of a step that was copied, whose bytes are proved, and commits it unless it was removed

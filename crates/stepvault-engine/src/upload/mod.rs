@@ -2,6 +2,7 @@
 //! or another remote has it.
 
 mod ahead;
+mod claim;
 mod commit;
 mod copy;
 mod file;

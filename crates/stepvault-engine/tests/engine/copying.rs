@@ -9,7 +9,9 @@ use stepvault_core::launch::LaunchName;
 use stepvault_core::nodes::{NodePlace, NodeSet, Writer, ranked};
 use stepvault_core::retention::KeepRules;
 use stepvault_core::{ErrorKind, RemoteSettings, Result};
-use stepvault_engine::copy::{CopyContext, CopyDecision, CopyOutcome, CopyReport, copy_steps, plan_copy};
+use stepvault_engine::copy::{
+    CopyContext, CopyDecision, CopyOutcome, CopyReport, StepCopy, copy_steps, plan_copy,
+};
 use stepvault_engine::tier::catalog::{pin, pins, read_commit};
 use stepvault_engine::tier::leases::leases;
 use stepvault_engine::tier::run_remote::RunRemote;
@@ -89,11 +91,12 @@ async fn copy(from: &Rig, to: &Rig) -> CopyReport {
 
 /// What became of each step, the newest first.
 fn outcomes(report: &CopyReport) -> Vec<(u64, std::result::Result<CopyOutcome, ErrorKind>)> {
-    let outcome = |step: &stepvault_engine::copy::StepCopy| {
-        (
-            u64::from(step.step.id.step),
-            step.result.as_ref().map(Clone::clone).map_err(stepvault_core::Error::kind),
-        )
+    let outcome = |step: &StepCopy| {
+        let result = match &step.result {
+            Ok(outcome) => Ok(outcome.clone()),
+            Err(error) => Err(error.kind()),
+        };
+        (u64::from(step.step.id.step), result)
     };
     report.steps.iter().map(outcome).collect()
 }
@@ -166,7 +169,7 @@ async fn a_run_with_other_digests_is_copied_by_them() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_of_several_nodes_is_copied_with_all_its_parts_and_its_launch() {
-    let mut rigs = vec![Rig::with_directory().await, Rig::new()];
+    let mut rigs = [Rig::with_directory().await, Rig::new()];
     rigs[1].remotes = rigs[0].remotes.clone();
     for (rank, rig) in rigs.iter().enumerate() {
         let files = [(format!("rank_{rank}.distcp"), PART + rank), ("common.json".to_owned(), 200)];

@@ -265,7 +265,6 @@ impl CopiedRun {
     }
 
     fn human(&self, document: &CopyDocument) -> String {
-        let CopyDocument { from, to, dry_run, .. } = document;
         let mut lines = Vec::new();
         if !self.steps.is_empty() {
             let rows = self.steps.iter().map(|step| {
@@ -281,34 +280,39 @@ impl CopiedRun {
             });
             lines.push(table::text(&["run", "step", "attempt", "size", "", "why"], &[1, 2, 3], rows));
         }
+        lines.push(if self.error.is_some() {
+            format!("{}: nothing was copied", self.run)
+        } else {
+            self.summary(document)
+        });
+        lines.join("\n")
+    }
+
+    fn summary(&self, CopyDocument { from, to, dry_run, .. }: &CopyDocument) -> String {
         let of = |state| self.steps.iter().filter(|step| step.state == state).count() as u64;
-        let steps = |state| human::count(of(state), "step");
-        let mut summary = if *dry_run {
+        let (run, bytes) = (&self.run, human::bytes(self.bytes));
+        let mut phrases = vec![if *dry_run {
             format!(
-                "{}: would copy {}, {}, from {from} to {to}, with at most {} to {from} and {} to {to}",
-                self.run,
-                steps(CopyState::Copy),
-                human::bytes(self.bytes),
+                "{run}: would copy {}, {bytes}, from {from} to {to}, with at most {} to {from} and {} to {to}",
+                human::count(of(CopyState::Copy), "step"),
                 human::count(self.source_requests, "request"),
                 human::count(self.target_requests, "request"),
             )
         } else {
-            let copied = steps(CopyState::Copied);
-            format!("{}: copied {copied}, {}, from {from} to {to}", self.run, human::bytes(self.bytes))
-        };
+            let copied = human::count(of(CopyState::Copied), "step");
+            format!("{run}: copied {copied}, {bytes}, from {from} to {to}")
+        }];
         if self.copied_bytes > 0 {
-            summary.push_str(&format!(" ({} copied in the store)", human::bytes(self.copied_bytes)));
+            phrases.push(format!("{} copied in the store", human::bytes(self.copied_bytes)));
         }
         let others = [
             (CopyState::Present, "there already"),
             (CopyState::Skipped, "skipped"),
             (CopyState::Failed, "failed"),
         ];
-        for (state, words) in others.into_iter().filter(|(state, _)| of(*state) > 0) {
-            summary.push_str(&format!("; {} {words}", of(state)));
-        }
-        lines.push(if self.error.is_some() { format!("{}: nothing was copied", self.run) } else { summary });
-        lines.join("\n")
+        let others = others.into_iter().filter(|(state, _)| of(*state) > 0);
+        phrases.extend(others.map(|(state, words)| format!("{} {words}", of(state))));
+        phrases.join("; ")
     }
 }
 
