@@ -12,15 +12,14 @@ use stepvault_core::manifest::{FileEntry, PartManifest};
 use stepvault_core::records::Claim;
 use stepvault_core::step_origin::StepOrigin;
 use stepvault_core::{
-    DigestAlgorithm, Error, ErrorKind, NodeSet, RelativePath, Result, Sha256Digest, StepId,
+    DigestAlgorithm, Error, ErrorKind, NodeSet, PartDigest, RelativePath, Result, Sha256Digest, StepId,
 };
 use stepvault_local::seal_record::{AttemptOrigin, SealRecord, SealedFile, SnapshotMethod};
 use stepvault_local::sealed::SealedStep;
+use tokio::sync::Semaphore;
 
-use super::read::ReadPart;
-use super::session::UploadSession;
 use crate::blocking::blocking;
-use crate::memory::Buffer;
+use crate::memory::{Buffer, MemoryBudget};
 use crate::tier::catalog::{read_commit, read_manifests};
 use crate::tier::removed::removal_record;
 use crate::tier::run_remote::{BodyRetries, RunRemote};
@@ -230,20 +229,25 @@ pub(super) struct RemoteFile {
 const READS: usize = 2;
 
 impl RemoteFile {
-    /// Reads one part into the memory of the budget.
+    /// Reads one part into the memory of the budget. `hashing` limits the parts that are hashed at once.
     ///
     /// # Errors
     /// [`ErrorKind::Damaged`] when the remote has other bytes than were saved.
-    pub(super) async fn read_part(&self, session: &UploadSession, index: u32) -> Result<ReadPart> {
+    pub(super) async fn read_part(
+        &self,
+        index: u32,
+        budget: &MemoryBudget,
+        hashing: &Semaphore,
+    ) -> Result<(Buffer, PartDigest)> {
         let range = self.entry.parts()?.range(index);
         let expected = self.entry.parts_content.get(index as usize).copied();
         let size = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
-        let mut buffer = session.budget.take(size).await?;
+        let mut buffer = budget.take(size).await?;
         for _ in 0..READS {
             let filled = self.fill(buffer, range.start).await;
             let read = filled.map_err(|error| of_source(&self.remote, error))?;
             let algorithm = self.entry.content.algorithm();
-            let _turn = session.state.hashing.acquire().await;
+            let _turn = hashing.acquire().await;
             let digest;
             (buffer, digest) = blocking(move || {
                 let digest = read.digest(algorithm);
@@ -251,7 +255,7 @@ impl RemoteFile {
             })
             .await?;
             if Some(digest.content) == expected {
-                return Ok(ReadPart::held((buffer, digest)));
+                return Ok((buffer, digest));
             }
         }
         let (start, end) = (range.start, range.end);

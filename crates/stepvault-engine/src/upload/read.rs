@@ -20,6 +20,7 @@ use tokio::sync::{OnceCell, OwnedSemaphorePermit};
 
 use super::file::FileUpload;
 use super::origin::FileSource;
+use super::session::UploadSession;
 use crate::blocking::blocking;
 use crate::local_digest::{digest_range, read_and_digest};
 use crate::memory::Buffer;
@@ -46,7 +47,8 @@ impl FileUpload {
 
     pub(super) async fn read_part(&self, index: u32) -> Result<ReadPart> {
         if let FileSource::Remote(file) = &self.source {
-            return file.read_part(&self.session, index).await;
+            let UploadSession { budget, state, .. } = &self.session;
+            return file.read_part(index, budget, &state.hashing).await.map(ReadPart::held);
         }
         let range = self.layout.range(index);
         let source = self.open().await?;
@@ -58,8 +60,8 @@ impl FileUpload {
 
     /// Reads a file of one part, and checks after its last byte that it is what was sealed.
     pub(super) async fn read_whole(&self) -> Result<ReadPart> {
-        if let FileSource::Remote(file) = &self.source {
-            return file.read_part(&self.session, 0).await;
+        if matches!(self.source, FileSource::Remote(_)) {
+            return self.read_part(0).await;
         }
         let (path, file, algorithm) = (self.source.sealed_path()?, self.file.clone(), self.algorithm);
         let buffer = match (self.buffer_for(self.layout.size_bytes()).await?, self.shared_digest(0)) {
@@ -190,7 +192,7 @@ pub(super) struct ReadPart {
 }
 
 impl ReadPart {
-    pub(super) fn held((buffer, digest): (Buffer, PartDigest)) -> Self {
+    fn held((buffer, digest): (Buffer, PartDigest)) -> Self {
         Self { body: buffer.into_payload(), digest, room: None }
     }
 }
