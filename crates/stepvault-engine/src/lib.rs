@@ -34,6 +34,7 @@
 
 pub mod blocking;
 pub mod content;
+pub mod copy;
 pub mod cpu_share;
 pub mod doctor;
 pub mod exclusive;

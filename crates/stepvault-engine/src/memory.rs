@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use stepvault_core::digest::PartHasher;
 use stepvault_core::file_parts::MINIMUM_PART_SIZE_BYTES;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{DigestAlgorithm, Error, ErrorKind, PartDigest, Result};
 use stepvault_remote::payload::{BLOCK_BYTES, Payload};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -140,6 +141,28 @@ impl Buffer {
             position += block.bytes.len() as u64;
         }
         Ok(())
+    }
+
+    /// Writes `bytes` from `offset` on. What would not fit is ignored.
+    pub fn write_at(&mut self, offset: u64, bytes: &[u8]) {
+        let mut position = usize::try_from(offset).unwrap_or(usize::MAX);
+        let mut left = bytes;
+        while let Some(block) = self.blocks.get_mut(position / BLOCK_BYTES) {
+            let place = block.bytes.get_mut(position % BLOCK_BYTES..).unwrap_or_default();
+            let (now, later) = left.split_at(left.len().min(place.len()));
+            if now.is_empty() {
+                return;
+            }
+            place[..now.len()].copy_from_slice(now);
+            (position, left) = (position + now.len(), later);
+        }
+    }
+
+    /// Returns the digests of all bytes.
+    pub fn digest(&self, algorithm: DigestAlgorithm) -> PartDigest {
+        let mut hasher = PartHasher::new(algorithm);
+        self.blocks.iter().for_each(|block| hasher.update(&block.bytes));
+        hasher.finish()
     }
 
     /// Returns the bytes as a request body; each block returns to its budget when its last user drops it.

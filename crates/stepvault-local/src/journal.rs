@@ -21,6 +21,7 @@ use stepvault_core::{
 };
 
 use crate::errors::{self, IoAt as _};
+use crate::lock::{self, Lock};
 use crate::sealed::SEAL;
 use crate::survey::mtime;
 use crate::vault::{Vault, entries, file_name};
@@ -31,6 +32,8 @@ const MAX_JOURNAL_BYTES: u64 = 1 << 30;
 
 /// The ending of a journal's name.
 pub(crate) const ENDING: &str = ".jsonl";
+/// Follows the remote's name in the name of a copy's journal. No remote's name contains it.
+const COPY: &str = "+copy";
 
 /// One completed action of an upload.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,7 +61,7 @@ pub enum JournalRecord {
     FileDone {
         /// The file.
         path: RelativePath,
-        /// Digests of its parts, in order.
+        /// Digests of its parts, in order. Empty for a step of another remote, whose manifests have them.
         parts: Vec<PartDigest>,
     },
     /// Earlier records of the file no longer hold: the file is sent again.
@@ -68,7 +71,7 @@ pub enum JournalRecord {
     },
 }
 
-/// The first line: identifies the seal that the journal belongs to.
+/// The first line: identifies the seal that the journal belongs to, or the commit of a step that is copied.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Header {
     format: u32,
@@ -160,7 +163,27 @@ impl Vault {
     fn journal_path(&self, run: &RunName, id: StepId, remote: &RemoteName) -> PathBuf {
         self.journal_directory(run, id).join(format!("{remote}{ENDING}"))
     }
+
+    /// Excludes other processes from copying steps of the run to the remote with this vault, whose journals are theirs
+    /// alone. The kernel releases the lock when the process ends.
+    ///
+    /// # Errors
+    /// `Held` when another process copies them.
+    pub fn lock_copies(&self, run: &RunName, remote: &RemoteName) -> Result<CopyLock> {
+        let directory = self.run_directory(run).join("journal");
+        self.create_directories(&directory)?;
+        let path = directory.join(format!("{remote}{COPY}.lock"));
+        let lock = lock::take(&path)?;
+        lock.map(CopyLock).ok_or_else(|| {
+            lock::held("cannot copy the run", &path)
+                .hint("let it finish, or end it: the lock goes with it and never needs to be removed by hand")
+        })
+    }
 }
+
+/// The right to copy the steps of one run to one remote with a vault.
+#[derive(Debug)]
+pub struct CopyLock(#[expect(dead_code, reason = "held until dropped")] Lock);
 
 impl Journal {
     /// Opens or creates the journal of a sealed step on a remote and returns its content.
@@ -175,14 +198,29 @@ impl Journal {
         id: StepId,
         remote: &RemoteName,
     ) -> Result<(Self, JournalState)> {
-        let header = Header::of(vault, run, id)?;
-        let path = vault.journal_path(run, id, remote);
+        Self::open_at(vault, vault.journal_path(run, id, remote), &Header::of(vault, run, id)?)
+    }
+
+    /// Like [`open`](Self::open), for a step that is copied from another remote, where it has the commit with this digest.
+    /// Only the holder of [`Vault::lock_copies`] opens it.
+    pub fn open_copy(
+        vault: &Vault,
+        run: &RunName,
+        id: StepId,
+        remote: &RemoteName,
+        commit: Sha256Digest,
+    ) -> Result<(Self, JournalState)> {
+        let path = vault.journal_directory(run, id).join(format!("{remote}{COPY}{ENDING}"));
+        Self::open_at(vault, path, &Header { format: FORMAT, seal_sha256: commit })
+    }
+
+    fn open_at(vault: &Vault, path: PathBuf, header: &Header) -> Result<(Self, JournalState)> {
         let file = File::from(open(vault, &path)?);
-        let (state, good_bytes) = read(&path, &header)?;
+        let (state, good_bytes) = read(&path, header)?;
         file.set_len(good_bytes).at("cannot truncate the journal", &path)?;
         let journal = Self { path, tail: Mutex::new(Tail { file, length_bytes: good_bytes }) };
         if good_bytes == 0 {
-            journal.write_line(&header)?;
+            journal.write_line(header)?;
         }
         Ok((journal, state))
     }
@@ -193,7 +231,7 @@ impl Journal {
     }
 
     /// Removes the journal, because the upload is complete.
-    pub fn remove(self) -> Result<()> {
+    pub fn remove(&self) -> Result<()> {
         std::fs::remove_file(&self.path).at("cannot remove the journal", &self.path)?;
         // Fails when other remotes still have journals of the step in it.
         let _ = std::fs::remove_dir(durable::parent_of(&self.path));

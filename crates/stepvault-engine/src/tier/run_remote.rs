@@ -279,6 +279,20 @@ impl RunRemote {
         Ok(None)
     }
 
+    /// Checks that an object exists and is empty: there are no bytes to read that would show it.
+    pub(crate) async fn ensure_empty(&self, key: &str) -> Result<()> {
+        match self.store.head(key).await? {
+            Some(head) if head.info.size_bytes == 0 => Ok(()),
+            Some(_) => {
+                Err(Error::new(ErrorKind::Damaged, "an object has the wrong length").on(self.describe(key)))
+            }
+            None => {
+                let missing = Error::new(ErrorKind::NotFound, "an object is missing").on(self.describe(key));
+                Err(self.confirmed(key, None, missing).await)
+            }
+        }
+    }
+
     /// Returns the marker; `None` when the run has none on this remote.
     pub async fn marker(&self) -> Result<Option<VaultMarker>> {
         Ok(self.read_record::<VaultMarker>(&self.keys.marker()).await?.map(|(marker, _)| marker))
@@ -382,6 +396,15 @@ impl RunRemote {
     /// [`ErrorKind::Unreachable`] when the marker that this vault saw on it is missing; [`ErrorKind::Refused`] when it
     /// holds a different archive than before: a wrong bucket, or one that was emptied and used for something else.
     pub async fn ensure_marker(&self, vault: &Vault) -> Result<VaultMarker> {
+        self.ensure_marker_or(vault, VaultMarker::new(random::identity())).await
+    }
+
+    /// Like [`ensure_marker`](Self::ensure_marker), with `marker` for a remote that has none: that of the remote which the
+    /// run is copied from.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) async fn ensure_marker_or(&self, vault: &Vault, marker: VaultMarker) -> Result<VaultMarker> {
         self.begin(vault, ArchivePlace::Anywhere).await?;
         let expected = self.marked.expected().await?;
         let key = self.keys.marker();
@@ -390,7 +413,6 @@ impl RunRemote {
             (None, Some(_)) => return Err(gone(&self.settings, &self.describe(&key))),
             (None, None) => {
                 self.ensure_known_store(vault).await?;
-                let marker = VaultMarker::new(random::identity());
                 match self.create_record(&key, &marker).await {
                     Ok(_) => marker,
                     // Another writer was first; its marker is used.

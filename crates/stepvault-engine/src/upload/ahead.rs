@@ -23,6 +23,7 @@ use tokio::task::JoinSet;
 
 use super::copy::CopySources;
 use super::file::{FileUpload, OtherWriters, SendProgress};
+use super::origin::{FileSource, Origin};
 use super::read::StepDigests;
 use super::session::UploadSession;
 use crate::blocking::blocking;
@@ -306,7 +307,7 @@ impl UploadAhead {
             journal: None,
             copies: Arc::clone(&self.copies),
             file: copy.file.clone(),
-            local_path: copy.place.clone(),
+            source: FileSource::Sealed(copy.place.clone()),
             key: self.session.remote.keys.data(name, *id, &copy.file.path)?,
             layout,
             algorithm: *digest,
@@ -346,7 +347,7 @@ impl UploadAhead {
 
     /// Returns the files whose parts are now in the journal, as far as they were sent.
     async fn write_journal(&self, sealed: &SealedStep) -> Result<BTreeSet<RelativePath>> {
-        let (journal, state) = self.session.open_journal(sealed).await?;
+        let (journal, state) = self.session.open_journal(&Origin::Sealed(sealed.clone())).await?;
         let mut written = BTreeSet::new();
         for FileAhead { copy, upload } in &self.files {
             let path = &copy.file.path;

@@ -6,17 +6,18 @@ use std::time::Duration;
 use stepvault_core::codec::{FORMAT, encode};
 use stepvault_core::commit::{Commit, FoundPart};
 use stepvault_core::manifest::PartManifest;
-use stepvault_core::{Error, ErrorKind, Event, NodeName, Result, Sha256Digest};
-use stepvault_local::journal::Journal;
+use stepvault_core::{DigestAlgorithm, Error, ErrorKind, Event, NodeName, Result, Sha256Digest, StepId};
 use stepvault_local::seal_record::SealRecord;
 use stepvault_local::sealed::{RemoteState, SealedStep, UploadState};
 use tokio::time::Instant;
 
+use super::origin::{Origin, SourceStep};
 use super::read::changed_between_uploads;
 use super::session::{UploadSession, Uploaded};
 use crate::blocking::blocking;
 use crate::tier::catalog::read_found_parts;
 use crate::tier::removed::{RECENT_REMOVAL_CHECK, ensure_not_removed};
+use crate::tier::run_remote::WrittenRecord;
 use crate::verify::{CommittedParts, Depth};
 
 /// How long a node that finds all parts of a step waits for another one to commit it.
@@ -26,7 +27,7 @@ impl UploadSession {
     /// Builds the manifest from the journal's digests. The first remote to be finished stores it in the vault; to
     /// every other, the same bytes must have been sent.
     pub(super) async fn finish_manifest(&self, sealed: &SealedStep) -> Result<PartManifest> {
-        let (_, state) = self.open_journal(sealed).await?;
+        let (_, state) = self.open_journal(&Origin::Sealed(sealed.clone())).await?;
         let record = sealed.record();
         let own = record.own_files();
         let mut files = Vec::with_capacity(own.len());
@@ -51,11 +52,41 @@ impl UploadSession {
     }
 
     /// Returns the error for a step whose identity another writer uses, as the record at `key` shows.
-    pub(super) fn conflict(&self, key: &str, sealed: &SealedStep, why: &str) -> Error {
-        Error::new(ErrorKind::Conflict, format!("{} is taken on this remote", sealed.id()))
+    pub(super) fn conflict(&self, key: &str, id: StepId, why: &str) -> Error {
+        Error::new(ErrorKind::Conflict, format!("{id} is taken on this remote"))
             .on(self.remote.describe(key))
             .because(why)
             .hint("push it as a new attempt with --attempt")
+    }
+
+    /// Proves a record as a file of one part is proved: by the store's answer if its checksums can be trusted, otherwise
+    /// byte for byte. Returns its bytes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] when the key holds a different record.
+    pub(super) async fn prove_record(&self, written: WrittenRecord) -> Result<Vec<u8>> {
+        match written.proved().filter(|_| !self.must_read_back(DigestAlgorithm::Sha256, 1)) {
+            Some(bytes) => Ok(bytes),
+            None => written.confirm(&self.remote).await,
+        }
+    }
+
+    /// Writes the part manifests of a step that was copied, whose bytes are proved, and commits it unless it was removed
+    /// from either remote meanwhile.
+    ///
+    /// # Invariants
+    /// As [`commit_if_complete`](Self::commit_if_complete): S2 and S9.
+    pub(super) async fn commit_copy(&self, origin: &Origin, step: &SourceStep) -> Result<Uploaded> {
+        for (part, manifest) in step.commit.parts.iter().zip(&step.manifests) {
+            let length = usize::try_from(part.manifest_bytes).unwrap_or(usize::MAX);
+            let _room = self.budget.reserve(length.saturating_mul(4)).await?;
+            let key = self.remote.keys.part(step.commit.id, &part.node);
+            let written = self.remote.write_record(&key, manifest).await?;
+            self.prove_record(written).await?;
+        }
+        step.ensure_present().await?;
+        ensure_not_removed(&self.remote, step.commit.id).await?;
+        self.write_commit(origin, &step.commit).await
     }
 
     /// Writes the manifest of this node's part, whose bytes are uploaded and proved, and returns what a commit says of
@@ -89,7 +120,7 @@ impl UploadSession {
         if unremoved_at.elapsed() > RECENT_REMOVAL_CHECK {
             ensure_not_removed(&self.remote, sealed.id()).await?;
         }
-        match self.write_commit(sealed, &commit).await {
+        match self.write_commit(&Origin::Sealed(sealed.clone()), &commit).await {
             Err(error) if error.kind() == ErrorKind::Conflict => {
                 self.commit_after(sealed, Duration::ZERO).await
             }
@@ -116,7 +147,7 @@ impl UploadSession {
             return Ok(None);
         };
         self.check_own_part(sealed, &commit).await?;
-        self.acknowledge(sealed, async { Ok(bytes) }).await.map(Some)
+        self.acknowledge(&Origin::Sealed(sealed.clone()), async { Ok(bytes) }).await.map(Some)
     }
 
     /// Like [`commit_if_complete`](Self::commit_if_complete), with so much time for another node to commit it.
@@ -147,7 +178,7 @@ impl UploadSession {
                     self.ensure_parts_exist(record, &commit).await?;
                 }
                 ensure_not_removed(&self.remote, record.id).await?;
-                self.write_commit(sealed, &commit).await
+                self.write_commit(&Origin::Sealed(sealed.clone()), &commit).await
             }
         }
     }
@@ -156,23 +187,24 @@ impl UploadSession {
     /// and exists before this call.
     async fn acknowledge(
         &self,
-        sealed: &SealedStep,
+        origin: &Origin,
         commit: impl Future<Output = Result<Vec<u8>>>,
     ) -> Result<Uploaded> {
-        let record = sealed.record();
+        let id = origin.id();
         // A gc that found the step without a commit may have tombstoned it. Check again after the commit, so that a
         // writer that was paused in between cannot acknowledge a step that is being deleted.
-        let (commit, not_removed) = tokio::join!(commit, ensure_not_removed(&self.remote, sealed.id()));
+        let (commit, not_removed) = tokio::join!(commit, ensure_not_removed(&self.remote, id));
         let commit = match (commit, not_removed) {
             (Ok(commit), not_removed) => not_removed.map(|()| commit)?,
             // Of a removed step, the commit may be gone.
             (Err(error), not_removed) => return Err(not_removed.err().unwrap_or(error)),
         };
-        self.save_state(sealed, UploadState::Durable, Some(Sha256Digest::of(&commit))).await?;
-        let (vault, run, id, name) =
-            (self.vault.clone(), record.run.clone(), record.id, self.remote.name().clone());
-        blocking(move || Journal::open(&vault, &run, id, &name)?.0.remove()).await?;
-        self.observer.on_event(&Event::Durable { tier: &self.remote.tier, id: record.id });
+        if let Origin::Sealed(sealed) = origin {
+            self.save_state(sealed, UploadState::Durable, Some(Sha256Digest::of(&commit))).await?;
+        }
+        let (journal, _) = self.open_journal(origin).await?;
+        blocking(move || journal.remove()).await?;
+        self.observer.on_event(&Event::Durable { tier: &self.remote.tier, id });
         Ok(Uploaded::Durable)
     }
 
@@ -206,7 +238,7 @@ impl UploadSession {
         }
         let why = "it was committed with another part of this node, or without one";
         let key = self.remote.keys.commit(record.id);
-        Err(self.conflict(&key, sealed, why).name_taken())
+        Err(self.conflict(&key, record.id, why).name_taken())
     }
 
     /// Returns the nodes whose parts are missing, and the length of the longest manifest of the others'.
@@ -231,10 +263,10 @@ impl UploadSession {
             .hint("save the step again, as a new attempt"))
     }
 
-    async fn write_commit(&self, sealed: &SealedStep, commit: &Commit) -> Result<Uploaded> {
-        let key = self.remote.keys.commit(sealed.id());
+    async fn write_commit(&self, origin: &Origin, commit: &Commit) -> Result<Uploaded> {
+        let key = self.remote.keys.commit(origin.id());
         let written = self.remote.write_record(&key, commit).await?;
-        self.acknowledge(sealed, written.confirm(&self.remote)).await
+        self.acknowledge(origin, written.confirm(&self.remote)).await
     }
 
     pub(super) async fn save_state(

@@ -1,18 +1,21 @@
 //! Decides what the store may copy for one step's upload: files and file parts of an earlier revision of it, or of the newest
-//! other step. A failed copy never fails an upload: the bytes are sent instead.
+//! other step; and of a step that is copied from another remote in the same store, all files. A failed copy never fails an
+//! upload: the bytes are sent instead.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use stepvault_core::commit::{Commit, CommittedPart};
 use stepvault_core::digest::{ContentDigest, Crc32c, FileDigest, PartDigest};
 use stepvault_core::ids::{NodeName, StepId};
 use stepvault_core::keys::RunKeys;
-use stepvault_core::manifest::PartManifest;
-use stepvault_core::{Error, ErrorKind, Observer, Result};
+use stepvault_core::manifest::{FileEntry, PartManifest};
+use stepvault_core::{Error, ErrorKind, Observer, RemoteSettings, Result};
 use stepvault_local::vault::Vault;
+use stepvault_remote::store::{Created, RemoteStore};
 
+use super::origin::SourceStep;
 use crate::blocking::blocking;
 use crate::tier::catalog::{committed_ids, read_commit, read_part_manifest};
 use crate::tier::run_remote::RunRemote;
@@ -22,10 +25,45 @@ use crate::tier::step_state::is_durable_on;
 #[derive(Debug, Default)]
 pub(super) struct CopySources {
     copies: Copies,
+    /// Where the step is copied from, if the files are those of another remote.
+    common: Option<CommonStore>,
     /// Keys that are no longer used as copy sources.
     unusable: Mutex<BTreeSet<String>>,
     /// Whether copying has stopped for this upload, so that all remaining bytes are sent.
     stopped: AtomicBool,
+}
+
+/// The store in which both remotes of a copy are, under the URL that is above both. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct CommonStore {
+    store: Arc<dyn RemoteStore>,
+    /// How the keys of each remote begin in it.
+    from: String,
+    to: String,
+}
+
+impl CommonStore {
+    /// Returns the settings with which the store is opened: those of the target with a URL above both, or `None` where they
+    /// are not in one bucket of one provider. Directories are none: what is copied there is read back anyway.
+    pub fn settings(from: &RemoteSettings, to: &RemoteSettings) -> Option<RemoteSettings> {
+        let (source, target) = (&from.url, &to.url);
+        let is_one = source.scheme == target.scheme
+            && source.bucket == target.bucket
+            && from.endpoint == to.endpoint
+            && !target.scheme.is_directory();
+        let mut settings = to.clone();
+        settings.url.prefix = String::new();
+        is_one.then_some(settings)
+    }
+
+    /// Describes the store that was opened with these settings.
+    pub fn new(store: Arc<dyn RemoteStore>, from: &RemoteSettings, to: &RemoteSettings) -> Self {
+        let prefix = |settings: &RemoteSettings| match settings.url.prefix.trim_matches('/') {
+            "" => String::new(),
+            prefix => format!("{prefix}/"),
+        };
+        Self { store, from: prefix(from), to: prefix(to) }
+    }
 }
 
 /// What the store was asked to copy.
@@ -59,6 +97,34 @@ impl CopySources {
             Copies::default()
         });
         Self { copies, ..Self::default() }
+    }
+
+    /// Returns the files of a step of another remote in the same store.
+    pub(super) fn of_step(remote: &RunRemote, common: &CommonStore, step: &SourceStep) -> Result<Self> {
+        let may_copy = remote.settings.copy_unchanged && remote.may_copy.load(Ordering::Relaxed);
+        let mut copies = Copies::default();
+        for manifest in step.manifests.iter().filter(|_| may_copy) {
+            for file in manifest.files.iter().filter(|file| file.size_bytes > 0) {
+                copies.add_file(file, step.file(&file.path)?.key);
+            }
+        }
+        Ok(Self { copies, common: Some(common.clone()), ..Self::default() })
+    }
+
+    /// Lets the store copy an object to an unused key of the remote.
+    pub(super) async fn copy(&self, to: &RunRemote, source: &str, key: &str) -> Result<Created> {
+        match &self.common {
+            Some(common) => {
+                let (from, to) = (format!("{}{source}", common.from), format!("{}{key}", common.to));
+                common.store.copy(&from, &to).await
+            }
+            None => to.store.copy(source, key).await,
+        }
+    }
+
+    /// Whether the store has a file with this digest.
+    pub(super) fn has_file(&self, digest: &FileDigest) -> bool {
+        self.source_of_file(digest).is_some()
     }
 
     /// Whether nothing can be copied.
@@ -216,9 +282,7 @@ impl Copies {
             if size == 0 || !wanted_sizes_bytes.contains(&size) {
                 continue;
             }
-            let source = copies.keys.len();
-            copies.keys.push(keys.data(&earlier.name, earlier.id, &file.path)?);
-            copies.files.entry((size, file.content)).or_insert((source, file.crc32c));
+            let source = copies.add_file(file, keys.data(&earlier.name, earlier.id, &file.path)?);
             // A file with one part is copied as a whole.
             if file.parts_content.len() > 1 {
                 for (index, content) in (0..).zip(&file.parts_content) {
@@ -228,6 +292,14 @@ impl Copies {
             }
         }
         Ok(copies)
+    }
+
+    /// Adds a file as a whole; returns its number.
+    fn add_file(&mut self, file: &FileEntry, key: String) -> usize {
+        let source = self.keys.len();
+        self.keys.push(key);
+        self.files.entry((file.size_bytes, file.content)).or_insert((source, file.crc32c));
+        source
     }
 
     /// Returns whether there is nothing to copy from.
@@ -253,7 +325,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
     use stepvault_core::ids::{Attempt, NodeName, RunName, Step, StepId};
-    use stepvault_core::manifest::{FileEntry, Shape};
+    use stepvault_core::manifest::Shape;
     use stepvault_core::path::RelativePath;
     use stepvault_core::timestamp::Timestamp;
 

@@ -1,13 +1,13 @@
 //! Sends a file of a step: each part is read once, hashed, and copied inside the store or sent; then its object is completed
-//! and proved.
+//! and proved. A file whose digests are known, because another remote has it, is copied inside the store unread if it can be.
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use stepvault_core::digest::{ContentDigest, DigestAlgorithm, FileDigest, PartDigest};
 use stepvault_core::file_parts::FileParts;
+use stepvault_core::manifest::FileEntry;
 use stepvault_core::observe::{Event, Observer, Tier};
 use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, ErrorKind, Result};
@@ -20,6 +20,7 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use super::copy::{CopyOf, CopySources};
+use super::origin::FileSource;
 use super::read::{ReadPart, StepDigests};
 use super::session::UploadSession;
 use crate::blocking::{blocking, run_bounded};
@@ -36,7 +37,7 @@ pub(super) struct FileUpload {
     pub(super) journal: Option<Arc<Journal>>,
     pub(super) copies: Arc<CopySources>,
     pub(super) file: SealedFile,
-    pub(super) local_path: PathBuf,
+    pub(super) source: FileSource,
     pub(super) key: String,
     pub(super) layout: FileParts,
     pub(super) algorithm: DigestAlgorithm,
@@ -122,6 +123,27 @@ impl SendProgress {
     }
 }
 
+/// The digests of a file, by which its object is proved.
+#[derive(Debug)]
+pub(super) struct FileDigests {
+    whole: FileDigest,
+    /// Of its parts, in order.
+    contents: Vec<ContentDigest>,
+    /// Those of its parts with their checksums; empty for a file of another remote, whose manifest has none.
+    parts: Vec<PartDigest>,
+}
+
+impl FileDigests {
+    fn of_parts(parts: Vec<PartDigest>) -> Self {
+        let contents = parts.iter().map(|part| part.content).collect();
+        Self { whole: FileDigest::from_parts(&parts), contents, parts }
+    }
+
+    fn of_entry(entry: &FileEntry) -> Self {
+        Self { whole: entry.digest(), contents: entry.parts_content.clone(), parts: Vec::new() }
+    }
+}
+
 /// Whether other nodes may have uploaded a file under the same path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OtherWriters {
@@ -168,34 +190,38 @@ impl FileUpload {
         self.progress.lost.load(Ordering::Relaxed)
     }
 
-    /// Whether to check, before anything is sent, that a multi-part file is unchanged: only on stores that copy whole
-    /// objects only.
+    /// Whether to find out, before anything is read or sent, whether the store has the file already: for a multi-part file
+    /// on stores that copy whole objects only, and for each file whose digests are known.
     pub(super) fn may_be_copied_whole(&self) -> bool {
         let capabilities = self.session.remote.store.capabilities();
         let is_begun = self.others == OtherWriters::Sent || self.progress.upload.get().is_some();
+        let is_known = matches!(self.source, FileSource::Remote(_));
         capabilities.copies
-            && !capabilities.copies_parts
-            && self.layout.count() > 1
+            && (is_known || !capabilities.copies_parts && self.layout.count() > 1)
             && !is_begun
             && !self.copies.is_idle()
     }
 
-    /// Lets the store copy a multi-part file if it is unchanged; otherwise leaves it to be sent.
+    /// Lets the store copy the file if it has the same bytes; otherwise leaves it to be sent.
     async fn copy_if_unchanged(self: Arc<Self>) -> Result<()> {
-        let this = Arc::clone(&self);
-        let Some(parts) = blocking(move || this.digests_if_unchanged()).await? else {
-            return Ok(());
+        let known = if let FileSource::Remote(file) = &self.source {
+            Some(FileDigests::of_entry(&file.entry)).filter(|known| self.copies.has_file(&known.whole))
+        } else {
+            let this = Arc::clone(&self);
+            blocking(move || this.digests_if_unchanged()).await?
         };
-        if self.copy_whole(&FileDigest::from_parts(&parts), &parts).await? {
+        if let Some(digests) = known
+            && self.copy_whole(&digests).await?
+        {
             self.progress.finished.store(true, Ordering::Relaxed);
-            self.record_done(&parts)?;
+            self.record_done(&digests)?;
         }
         Ok(())
     }
 
     /// Returns whether the remote has a file with the first and the last part of this one: changes mostly show there.
     pub(super) fn seems_unchanged(&self) -> Result<bool> {
-        let source = SourceFile::open(&self.local_path, &self.file)?;
+        let source = SourceFile::open(&self.source.sealed_path()?, &self.file)?;
         for index in [0, self.layout.count() - 1] {
             let digest = digest_range(&source, self.layout.range(index), self.algorithm)?;
             if self.copies.source_of_part(self.layout.size_bytes(), index, &digest).is_none() {
@@ -205,14 +231,13 @@ impl FileUpload {
         Ok(true)
     }
 
-    /// Returns the digests of the file's parts if the remote has a file with all of them.
-    fn digests_if_unchanged(&self) -> Result<Option<Vec<PartDigest>>> {
+    /// Returns the digests of the file if the remote has a file with all of them.
+    fn digests_if_unchanged(&self) -> Result<Option<FileDigests>> {
         if !self.seems_unchanged()? {
             return Ok(None);
         }
-        let parts = digest_parts(&self.local_path, &self.file, self.algorithm)?;
-        let digest = FileDigest::from_parts(&parts);
-        Ok(self.copies.source_of_file(&digest).map(|_| parts))
+        let parts = digest_parts(&self.source.sealed_path()?, &self.file, self.algorithm)?;
+        Ok(Some(FileDigests::of_parts(parts)).filter(|digests| self.copies.has_file(&digests.whole)))
     }
 
     /// Returns what is left to do.
@@ -350,10 +375,9 @@ impl FileUpload {
         let ReadPart { body, digest, room: _room } = self.read_whole().await?;
         let in_flight = self.in_flight();
         let body = body.reporting_to(&in_flight.sending);
-        let parts = [digest];
-        let file_digest = FileDigest::from_parts(&parts);
-        if self.copy_whole(&file_digest, &parts).await? {
-            return self.record_done(&parts);
+        let digests = FileDigests::of_parts(vec![digest]);
+        if self.copy_whole(&digests).await? {
+            return self.record_done(&digests);
         }
         let store = &self.session.remote.store;
         let mut was_refused = false;
@@ -368,7 +392,7 @@ impl FileUpload {
             created?
         };
         let written = created.written();
-        if let Err(error) = self.prove(created, &file_digest, &parts).await {
+        if let Err(error) = self.prove(created, &digests).await {
             if error.kind() != ErrorKind::Damaged {
                 return Err(error);
             }
@@ -385,19 +409,19 @@ impl FileUpload {
             // The write was damaged: retry once on a free key.
             self.session.remote.delete(vec![self.key.clone()]).await?;
             let created = self.session.remote.store.create(&self.key, body, &digest).await?;
-            self.prove(created, &file_digest, &parts).await?;
+            self.prove(created, &digests).await?;
         }
         in_flight.acknowledged();
         self.report_bytes(digest.size_bytes, false);
-        self.record_done(&parts)
+        self.record_done(&digests)
     }
 
     /// Lets the store copy the whole file and proves the result; returns false when its bytes have to be sent.
-    async fn copy_whole(&self, digest: &FileDigest, parts: &[PartDigest]) -> Result<bool> {
-        let Some(source) = self.copies.source_of_file(digest) else {
+    async fn copy_whole(&self, digests: &FileDigests) -> Result<bool> {
+        let Some(source) = self.copies.source_of_file(&digests.whole) else {
             return Ok(false);
         };
-        let created = match self.session.remote.store.copy(source, &self.key).await {
+        let created = match self.copies.copy(&self.session.remote, source, &self.key).await {
             Ok(created) => created,
             Err(error) => {
                 self.copy_failed((CopyOf::File, source), &error);
@@ -408,13 +432,13 @@ impl FileUpload {
         let proved = match created {
             // Some stores answer a copy without a checksum but return it on HEAD.
             Created::Written(head) if head.checksum == StoredChecksum::None => {
-                self.prove(Created::Exists, digest, parts).await
+                self.prove(Created::Exists, digests).await
             }
-            created => self.prove(created, digest, parts).await,
+            created => self.prove(created, digests).await,
         };
         match proved {
             Ok(()) => {
-                self.report_bytes(digest.size_bytes, true);
+                self.report_bytes(digests.whole.size_bytes, true);
                 Ok(true)
             }
             Err(error) if error.kind() != ErrorKind::Damaged => Err(error),
@@ -445,25 +469,27 @@ impl FileUpload {
     /// Completes the file from its parts, and proves it.
     ///
     /// # Invariants
-    /// Only for a sealed step: its bytes are on this machine's disk before any object of them exists (S2).
+    /// Only for a sealed step, whose bytes are on this machine's disk before any object of them exists, or for one that is
+    /// committed on another remote (S2).
     async fn complete(&self) -> Result<()> {
         let (Some(upload), Some(_)) = (self.progress.upload.get(), &self.journal) else {
             return Err(Error::new(ErrorKind::Failed, "cannot complete a file")
                 .on(&self.file.path)
                 .because("its step is not sealed, or nothing of it was sent"));
         };
-        let source = self.source().await?;
-        blocking(move || source.check_unchanged()).await?;
-        self.progress.close();
+        if matches!(self.source, FileSource::Sealed(_)) {
+            let source = self.open().await?;
+            blocking(move || source.check_unchanged()).await?;
+            self.progress.close();
+        }
         let receipts: Vec<PartReceipt> = self.progress.receipts().iter().flatten().cloned().collect();
-        let parts: Vec<PartDigest> = receipts.iter().map(|receipt| receipt.digest).collect();
-        let digest = FileDigest::from_parts(&parts);
+        let digests = FileDigests::of_parts(receipts.iter().map(|receipt| receipt.digest).collect());
         let store = &self.session.remote.store;
         // If completion replaces an existing object, a late writer must not replace the bytes of a durable step.
         let completed = if !self.session.guarantees.completes_create_only && self.is_taken().await? {
             Ok(Created::Exists)
         } else {
-            store.complete_upload(&self.key, upload, &receipts, &digest).await
+            store.complete_upload(&self.key, upload, &receipts, &digests.whole).await
         };
         if matches!(completed, Ok(Created::Exists)) {
             // Its parts are useless now; gc removes them if this fails.
@@ -472,10 +498,10 @@ impl FileUpload {
         let written = completed.as_ref().ok().and_then(Created::written);
         let proved = match completed {
             // The head that completion returned is outdated; what counts is the object that exists now.
-            Ok(Created::Written(_) | Created::Exists) => self.prove(Created::Exists, &digest, &parts).await,
+            Ok(Created::Written(_) | Created::Exists) => self.prove(Created::Exists, &digests).await,
             // Either completed before with the answer lost, or gone.
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                let proved = self.prove(Created::Exists, &digest, &parts).await;
+                let proved = self.prove(Created::Exists, &digests).await;
                 if proved.as_ref().is_err_and(|missing| missing.kind() == ErrorKind::NotFound) {
                     self.progress.set_lost();
                     return Err(error);
@@ -506,7 +532,7 @@ impl FileUpload {
                 return Err(error);
             }
         }
-        self.record_done(&parts)
+        self.record_done(&digests)
     }
 
     /// Whether an object exists under the key. Checked where the store would overwrite it.
@@ -516,10 +542,15 @@ impl FileUpload {
 
     /// Accepts the existing object as this file if its bytes are the same.
     async fn compare_with_present(&self) -> Result<()> {
-        let (path, file, algorithm) = (self.local_path.clone(), self.file.clone(), self.algorithm);
-        let parts = blocking(move || digest_parts(&path, &file, algorithm)).await?;
-        match self.prove(Created::Exists, &FileDigest::from_parts(&parts), &parts).await {
-            Ok(()) => self.record_done(&parts),
+        let digests = match &self.source {
+            FileSource::Remote(file) => FileDigests::of_entry(&file.entry),
+            FileSource::Sealed(path) => {
+                let (path, file, algorithm) = (path.clone(), self.file.clone(), self.algorithm);
+                FileDigests::of_parts(blocking(move || digest_parts(&path, &file, algorithm)).await?)
+            }
+        };
+        match self.prove(Created::Exists, &digests).await {
+            Ok(()) => self.record_done(&digests),
             Err(error) if error.kind() == ErrorKind::Damaged => Err(self.key_taken(&error)),
             Err(error) => {
                 if error.kind() == ErrorKind::NotFound {
@@ -542,9 +573,9 @@ impl FileUpload {
         }
     }
 
-    fn record_done(&self, parts: &[PartDigest]) -> Result<()> {
+    fn record_done(&self, digests: &FileDigests) -> Result<()> {
         let (tier, path) = (&self.session.remote.tier, &self.file.path);
-        self.record(&JournalRecord::FileDone { path: path.clone(), parts: parts.to_vec() })?;
+        self.record(&JournalRecord::FileDone { path: path.clone(), parts: digests.parts.clone() })?;
         self.session.observer.on_event(&Event::FileDone { tier, path });
         Ok(())
     }
@@ -588,7 +619,7 @@ fn range_length(layout: FileParts, index: u32) -> u64 {
 
 impl FileUpload {
     /// Proves that the object holds the file: by the store's checksum if it can be trusted, otherwise byte for byte.
-    async fn prove(&self, created: Created, digest: &FileDigest, parts: &[PartDigest]) -> Result<()> {
+    async fn prove(&self, created: Created, digests: &FileDigests) -> Result<()> {
         let (remote, key) = (&self.session.remote, &self.key);
         let subject = remote.describe(key);
         let damaged = |why: &str| {
@@ -602,20 +633,20 @@ impl FileUpload {
                 Error::new(ErrorKind::NotFound, "an uploaded object is missing").on(&subject)
             })?,
         };
-        if head.info.size_bytes != digest.size_bytes {
+        let FileDigests { whole, contents, .. } = digests;
+        if head.info.size_bytes != whole.size_bytes {
             return Err(damaged(&format!(
                 "it has {} bytes, but {} were sent",
-                head.info.size_bytes, digest.size_bytes
+                head.info.size_bytes, whole.size_bytes
             )));
         }
-        let contents: Vec<ContentDigest> = parts.iter().map(|part| part.content).collect();
-        match head.checksum.proves(digest, &contents) {
+        match head.checksum.proves(whole, contents) {
             Some(false) => return Err(damaged("the store's checksum differs")),
-            Some(true) if !self.session.must_read_back(self.algorithm, parts.len()) => return Ok(()),
+            Some(true) if !self.session.must_read_back(self.algorithm, contents.len()) => return Ok(()),
             _ => {}
         }
-        let found = remote.digest_object(key, digest.size_bytes, self.algorithm).await?;
-        if found == parts {
+        let found = remote.digest_object(key, whole.size_bytes, self.algorithm).await?;
+        if found.iter().map(|part| part.content).eq(contents.iter().copied()) {
             return Ok(());
         }
         Err(damaged("the bytes read back differ"))
@@ -637,7 +668,7 @@ impl FileUpload {
     /// Returns the error for a key that holds different bytes. They must not be deleted: their writer may have proved
     /// them already and be about to commit them, or have named them in a part.
     fn key_taken(&self, found: &Error) -> Error {
-        if self.others == OtherWriters::None {
+        if self.others == OtherWriters::None || matches!(self.source, FileSource::Remote(_)) {
             return Error::new(ErrorKind::Conflict, "cannot upload a file: its key is taken")
                 .on(self.session.remote.describe(&self.key))
                 .because(format!("another upload wrote it ({found})"))

@@ -19,6 +19,8 @@ use stepvault_remote::payload::{BlockSource, Payload, READ_BLOCK_BYTES};
 use tokio::sync::{OnceCell, OwnedSemaphorePermit};
 
 use super::file::FileUpload;
+use super::origin::FileSource;
+use super::session::UploadSession;
 use crate::blocking::blocking;
 use crate::local_digest::{digest_range, read_and_digest};
 use crate::memory::Buffer;
@@ -28,9 +30,9 @@ use crate::memory::Buffer;
 const STREAMED_BYTES: usize = 2 * READ_BLOCK_BYTES;
 
 impl FileUpload {
-    pub(super) async fn source(&self) -> Result<Arc<SourceFile>> {
+    pub(super) async fn open(&self) -> Result<Arc<SourceFile>> {
         let (slot, path, file) =
-            (Arc::clone(&self.progress.source), self.local_path.clone(), self.file.clone());
+            (Arc::clone(&self.progress.source), self.source.sealed_path()?, self.file.clone());
         blocking(move || {
             let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(source) = slot.as_ref() {
@@ -44,8 +46,12 @@ impl FileUpload {
     }
 
     pub(super) async fn read_part(&self, index: u32) -> Result<ReadPart> {
+        if let FileSource::Remote(file) = &self.source {
+            let UploadSession { budget, state, .. } = &self.session;
+            return file.read_part(index, budget, &state.hashing).await.map(ReadPart::held);
+        }
         let range = self.layout.range(index);
-        let source = self.source().await?;
+        let source = self.open().await?;
         match self.buffer_for(range.end - range.start).await? {
             Some(buffer) => self.read(source, index, buffer).await,
             None => self.hash(source, index).await,
@@ -54,7 +60,10 @@ impl FileUpload {
 
     /// Reads a file of one part, and checks after its last byte that it is what was sealed.
     pub(super) async fn read_whole(&self) -> Result<ReadPart> {
-        let (path, file, algorithm) = (self.local_path.clone(), self.file.clone(), self.algorithm);
+        if matches!(self.source, FileSource::Remote(_)) {
+            return self.read_part(0).await;
+        }
+        let (path, file, algorithm) = (self.source.sealed_path()?, self.file.clone(), self.algorithm);
         let buffer = match (self.buffer_for(self.layout.size_bytes()).await?, self.shared_digest(0)) {
             (Some(buffer), None) => {
                 let read = blocking(move || {
@@ -112,7 +121,8 @@ impl FileUpload {
     pub(super) async fn changed_since_hashed(&self, index: u32) -> Option<Error> {
         let shared = self.shared_digest(index)?;
         let known = *shared.get()?;
-        let (path, file, range) = (self.local_path.clone(), self.file.clone(), self.layout.range(index));
+        let path = self.source.sealed_path().ok()?;
+        let (shown, file, range) = (path.clone(), self.file.clone(), self.layout.range(index));
         let algorithm = self.algorithm;
         let hashed = blocking(move || digest_range(&SourceFile::open(&path, &file)?, range, algorithm)).await;
         match hashed {
@@ -121,7 +131,7 @@ impl FileUpload {
                 if let Some(digests) = &self.digests {
                     digests.forget(&self.file, index);
                 }
-                Some(changed_between_uploads(&self.local_path.display()))
+                Some(changed_between_uploads(&shown.display()))
             }
             Err(error) => Some(error),
         }

@@ -1,4 +1,4 @@
-//! One run on one remote, opened for uploads. A step is claimed here, and then uploaded in four phases:
+//! One run on one remote, opened for uploads. A step is claimed (`claim`), and then uploaded in four phases:
 //!
 //! 1. *Plan* (here): the files that are left to send, by the journal and by what other nodes have sent, in rounds.
 //! 2. *File parts* (`file`): each is read once and hashed, and copied inside the store (`copy`) or sent.
@@ -11,41 +11,32 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::future::join_all;
-use stepvault_core::codec::{FORMAT, encode};
-use stepvault_core::commit::Commit;
 use stepvault_core::file_parts::FileParts;
-use stepvault_core::launch::LaunchName;
-use stepvault_core::records::{Claim, VaultMarker};
+use stepvault_core::records::VaultMarker;
 use stepvault_core::remote_settings::{IGNORED_ATTRIBUTES_HINT, ReadBack};
 use stepvault_core::{
     DigestAlgorithm, Error, ErrorKind, Event, NodeName, Observer, Operation, OperationKind, RelativePath,
-    RemoteName, Result, Sha256Digest, StepId,
+    RemoteName, Result, StepId,
 };
-use stepvault_local::compare::has_bytes_of_entries;
 use stepvault_local::journal::{FileProgress, Journal, JournalRecord, JournalState, read_state};
 use stepvault_local::seal_record::{SealRecord, SealedFile};
-use stepvault_local::sealed::{SealedStep, UploadState};
+use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 use stepvault_remote::probe::StoreGuarantees;
 use stepvault_remote::store::IgnoredAttribute;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
-use super::copy::CopySources;
+use super::copy::{CommonStore, CopySources};
 use super::file::{FileUpload, OtherWriters, SendProgress};
+use super::origin::{Origin, SourceStep};
 use super::read::{SharedDigests, StepDigests};
 use crate::blocking::blocking;
-use crate::content::record_matches_manifest;
 use crate::cpu_share::CpuShare;
 use crate::memory::MemoryBudget;
 use crate::observed::ObservedOperation;
-use crate::outage::is_outage;
-use crate::tier::catalog::read_part_manifest;
 use crate::tier::measured::{guarantees, recall_concurrency, remember_concurrency};
-use crate::tier::removed::ensure_likely_not_removed;
-use crate::tier::run_remote::{RunRemote, WrittenRecord};
-use crate::tier::step_state::is_durable_on;
-use crate::verify::CommittedParts;
+use crate::tier::run_remote::RunRemote;
 
 /// Uploads the steps of one run to one remote, whose identity was verified and whose guarantees were measured.
 #[derive(Debug, Clone)]
@@ -60,6 +51,8 @@ pub struct UploadSession {
     pub(super) observer: Arc<dyn Observer>,
     /// Maximum number of file parts that are sent at once.
     pub(super) parts_at_once: usize,
+    /// The store that holds this remote and the one that steps are copied from, if one does.
+    common: Option<CommonStore>,
     pub(super) state: Arc<SessionState>,
 }
 
@@ -106,6 +99,7 @@ impl UploadSession {
         let hashing_threads = std::thread::available_parallelism().map_or(2, |cores| cores.get() * 2);
         Ok(Self {
             parts_at_once: remote.settings.max_concurrent_requests,
+            common: None,
             remote,
             vault,
             marker,
@@ -149,6 +143,12 @@ impl UploadSession {
     #[must_use]
     pub fn with_parts_at_once(self, parts_at_once: usize) -> Self {
         Self { parts_at_once, ..self }
+    }
+
+    /// Lets the store copy the files of steps of another remote, which is in the same store.
+    #[must_use]
+    pub fn with_common_store(self, common: Option<CommonStore>) -> Self {
+        Self { common, ..self }
     }
 
     /// Returns the bytes that the store has copied from earlier steps since this session began and that were not
@@ -291,16 +291,33 @@ impl UploadSession {
     /// After `Durable` the step is durable (S1): its commit was read back, every file it lists was proved by the node
     /// that owns the part (S2), and it was not tombstoned meanwhile (S9).
     pub async fn upload(&self, sealed: &SealedStep) -> Result<Uploaded> {
-        let record = sealed.record();
-        let id = record.id;
+        let (record, id) = (sealed.record(), sealed.id());
         if record.is_provisional() {
             return Err(Error::new(ErrorKind::Failed, format!("cannot upload {id}"))
                 .on(sealed.directory().display())
                 .because("its attempt is provisional")
                 .hint("wait until a remote is reachable: the agent or the next push then determines it"));
         }
+        self.upload_from(&Origin::Sealed(sealed.clone())).await
+    }
+
+    /// Copies all parts of a step of another remote to this one, with the records that it has there. Resumes an
+    /// interrupted call with this vault, which has to hold [`Vault::lock_copies`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] when the step is removed from the other remote meanwhile; otherwise as for
+    /// [`upload`](Self::upload).
+    ///
+    /// # Invariants
+    /// As there. Every byte was compared with its manifest, here or by the store's checksum.
+    pub async fn copy(&self, step: Arc<SourceStep>) -> Result<Uploaded> {
+        self.upload_from(&Origin::Remote(step)).await
+    }
+
+    async fn upload_from(&self, origin: &Origin) -> Result<Uploaded> {
+        let (record, id) = (origin.record(), origin.id());
         let begun = Instant::now();
-        if !self.claim_unless_durable(sealed).await? {
+        if !self.claim_unless_durable(origin).await? {
             return Ok(Uploaded::AlreadyDurable);
         }
         let copied_before = self.copied_bytes();
@@ -316,7 +333,7 @@ impl UploadSession {
                 bytes: Some(record.own_bytes()),
             },
         );
-        let sent = self.send_and_commit(sealed, begun).await;
+        let sent = self.send_and_commit(origin, begun).await;
         match &sent {
             Ok(_) => transfer.finished(self.copied_bytes().saturating_sub(copied_before)),
             Err(error) => transfer.failed(error),
@@ -325,172 +342,12 @@ impl UploadSession {
         sent
     }
 
-    /// Begins a step on this remote: records which nodes make up the step and which launch it belongs to, or checks the
-    /// claim of another node. Returns `false` if the step is durable there: it is committed with the same files.
-    ///
-    /// A claim is older than everything else of a step and is removed after its commit. Where the store refuses to
-    /// overwrite, a step whose claim this call creates has no commit, so that one request is enough. A step that was
-    /// removed meanwhile has a claim again then, until gc finds it.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Conflict`] when this step was begun or committed by different nodes, under a different name, in a
-    /// different launch or with different files; [`ErrorKind::Refused`] when it was removed.
-    async fn claim_unless_durable(&self, sealed: &SealedStep) -> Result<bool> {
-        let record = sealed.record();
-        let claim = Claim {
-            format: FORMAT,
-            run: record.run.clone(),
-            id: record.id,
-            name: record.name.clone(),
-            nodes: record.nodes(),
-            launch: record.launch.clone(),
+    async fn send_and_commit(&self, origin: &Origin, unremoved_at: Instant) -> Result<Uploaded> {
+        self.send_in_rounds(origin).await?;
+        let sealed = match origin {
+            Origin::Sealed(sealed) => sealed,
+            Origin::Remote(step) => return self.commit_copy(origin, step).await,
         };
-        let key = self.remote.keys.claim(record.id);
-        let not_removed = ensure_likely_not_removed(&self.remote, record.id);
-        let (written, committed, not_removed) = if self.guarantees.honours_create_only {
-            let (written, not_removed) = tokio::join!(self.remote.write_record(&key, &claim), not_removed);
-            let committed = match &written {
-                Ok(written) if written.is_new() => Ok(false),
-                // Nothing else would be answered either. A writer that has only read access still learns that the step is durable.
-                Err(error) if error.kind() == ErrorKind::Unreachable => Err(error.clone()),
-                _ => self.confirm_committed(sealed).await,
-            };
-            (Some(written), committed, not_removed)
-        } else {
-            let (committed, not_removed) = tokio::join!(self.confirm_committed(sealed), not_removed);
-            (None, committed, not_removed)
-        };
-        match committed {
-            Ok(true) => return Ok(false),
-            Ok(false) => not_removed?,
-            // Of a removed step, some objects may be gone before its commit.
-            Err(error) => {
-                return Err(not_removed.err().filter(|found| !is_outage(found)).unwrap_or(error));
-            }
-        }
-        self.warn_if_lost(sealed).await?;
-        let written = match written {
-            Some(written) => written?,
-            None => self.remote.write_record(&key, &claim).await?,
-        };
-        match self.prove_record(written).await {
-            Ok(_) => Ok(true),
-            Err(error) => Err(self.claim_fault(sealed, &key, &claim, error).await),
-        }
-    }
-
-    /// Returns whether the step is committed on this remote with the same files: proves them again, and records it.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Conflict`] when the step and attempt hold different files; [`ErrorKind::Damaged`] when the files
-    /// are no longer those that were committed.
-    async fn confirm_committed(&self, sealed: &SealedStep) -> Result<bool> {
-        let record = sealed.record();
-        let key = self.remote.keys.commit(record.id);
-        let Some((commit, bytes)) = self.remote.read_record::<Commit>(&key).await? else {
-            return Ok(false);
-        };
-        let conflict = |why: &str| self.conflict(&key, sealed, why).name_taken();
-        let part = commit.parts.iter().find(|part| part.node == record.node).ok_or_else(|| {
-            conflict("it was committed without this node's part").hint(
-                "declare the nodes that write a step together, with --nodes or nodes = in the configuration",
-            )
-        })?;
-        let manifest = read_part_manifest(&self.remote, &commit, part).await?;
-        if !record_matches_manifest(record, &manifest) {
-            return Err(conflict("it has different files"));
-        }
-        // Equal sizes and times prove nothing: the digests decide.
-        let (step, committed) = (sealed.clone(), part.manifest_sha256);
-        let is_same = blocking(move || match step.manifest()? {
-            Some(known) => Ok(Sha256Digest::of(&encode(&known)?) == committed),
-            None if has_bytes_of_entries(&manifest.files, &step.checkpoint_path(), manifest.shape)? => {
-                step.save_manifest(&manifest).map(|()| true)
-            }
-            None => Ok(false),
-        });
-        if !is_same.await? {
-            return Err(conflict("its files have different digests"));
-        }
-        // Each node proves its own part: if every node proved all parts, that would take far too many requests.
-        CommittedParts::all(&self.remote, &commit, &self.observer).only(part).ensure_durable().await?;
-        self.save_state(sealed, UploadState::Durable, Some(Sha256Digest::of(&bytes))).await?;
-        Ok(true)
-    }
-
-    /// Proves a record as a file of one part is proved: by the store's answer if its checksums can be trusted, otherwise
-    /// byte for byte. Returns its bytes.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Conflict`] when the key holds a different record.
-    pub(super) async fn prove_record(&self, written: WrittenRecord) -> Result<Vec<u8>> {
-        match written.proved().filter(|_| !self.must_read_back(DigestAlgorithm::Sha256, 1)) {
-            Some(bytes) => Ok(bytes),
-            None => written.confirm(&self.remote).await,
-        }
-    }
-
-    /// Warns of a step that the vault has recorded as durable here and that the remote does not have any more.
-    async fn warn_if_lost(&self, sealed: &SealedStep) -> Result<()> {
-        let (step, remote) = (sealed.clone(), self.remote.clone());
-        if blocking(move || is_durable_on(&step, &remote)).await? {
-            let (id, name) = (sealed.id(), self.remote.name());
-            self.observer.warn(format!(
-                    "{id} was durable on {name} and is gone from it; was it restored from an older copy? It is uploaded again"
-                ));
-        }
-        Ok(())
-    }
-
-    /// Returns what is wrong with a step's claim on the remote: it is not the one of this node's step, if `error` is a
-    /// conflict.
-    async fn claim_fault(&self, sealed: &SealedStep, key: &str, claim: &Claim, error: Error) -> Error {
-        let record = sealed.record();
-        if error.kind() != ErrorKind::Conflict {
-            return error;
-        }
-        let found = match self.remote.read_record::<Claim>(key).await {
-            Ok(Some((found, _))) => found,
-            Ok(None) => return error,
-            Err(error) => return error,
-        };
-        // Nodes that are declared differently would not agree on another attempt either.
-        let is_declared_alike = found.nodes == claim.nodes || !record.is_one_of_several();
-        let (why, hint) = if found.nodes != claim.nodes {
-            (
-                format!(
-                    "it was begun as a step of {}, but on this node it is a step of {}",
-                    found.nodes, claim.nodes
-                ),
-                "declare the same nodes everywhere, with --nodes or nodes = in the configuration",
-            )
-        } else if found.launch != claim.launch {
-            let name = |launch: &Option<LaunchName>| {
-                launch.as_ref().map_or_else(|| "no launch".to_owned(), |launch| format!("launch '{launch}'"))
-            };
-            (
-                format!(
-                    "it was begun in {}, but on this node it belongs to {}",
-                    name(&found.launch),
-                    name(&claim.launch)
-                ),
-                "set the same STEPVAULT_LAUNCH on all nodes, or push it as a new attempt",
-            )
-        } else {
-            (
-                format!(
-                    "it was begun under the name '{}', but on this node its name is '{}'",
-                    found.name, claim.name
-                ),
-                "push it as a new attempt with --attempt",
-            )
-        };
-        let conflict = self.conflict(key, sealed, &why).hint(hint);
-        if is_declared_alike { conflict.name_taken() } else { conflict }
-    }
-
-    async fn send_and_commit(&self, sealed: &SealedStep, unremoved_at: Instant) -> Result<Uploaded> {
-        self.send_in_rounds(sealed).await?;
         // A written record is held twice and read back; if it is large, one remote does this at a time.
         let manifest_bytes = usize::try_from(sealed.record().manifest_bytes()?).unwrap_or(usize::MAX);
         let _room = self.budget.reserve(manifest_bytes.saturating_mul(4)).await?;
@@ -502,13 +359,13 @@ impl UploadSession {
 
     /// Sends what is left of this node part, until every file of it is proved and listed. Files that the store has lost
     /// are sent again in the next round. A step of several nodes that is not resumed is listed before its commit only.
-    async fn send_in_rounds(&self, sealed: &SealedStep) -> Result<()> {
-        let record = sealed.record();
-        let copies = self.copies_for(record).await;
+    async fn send_in_rounds(&self, origin: &Origin) -> Result<()> {
+        let record = origin.record();
+        let copies = self.copies_for(origin).await?;
         let mut lost = BTreeSet::new();
         let mut is_resumed = false;
         for round in 1..=MAX_ROUNDS {
-            let plan = self.plan(sealed, &copies, &lost, round == 1).await?;
+            let plan = self.plan(origin, &copies, &lost, round == 1).await?;
             // An earlier call has sent some of the step.
             is_resumed |= round == 1 && !plan.state.files.is_empty();
             let mut newly_lost = Vec::new();
@@ -525,7 +382,7 @@ impl UploadSession {
             let journal = plan.journal;
             match sent {
                 // The commit of a multi-node step lists the files of all node parts.
-                Ok(()) if !is_resumed && record.is_one_of_several() => return Ok(()),
+                Ok(()) if !is_resumed && origin.is_one_of_several() => return Ok(()),
                 Ok(()) => {
                     let vanished = self.vanished_files(record).await?;
                     if vanished.is_empty() {
@@ -541,26 +398,30 @@ impl UploadSession {
         Ok(())
     }
 
-    async fn copies_for(&self, record: &SealRecord) -> Arc<CopySources> {
+    async fn copies_for(&self, origin: &Origin) -> Result<Arc<CopySources>> {
+        if let (Origin::Remote(step), Some(common)) = (origin, &self.common) {
+            return Ok(Arc::new(CopySources::of_step(&self.remote, common, step)?));
+        }
+        let record = origin.record();
         let ahead = self.state.copies_ahead.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some((_, copies)) = ahead.filter(|(id, _)| *id == record.id) {
-            return copies;
+            return Ok(copies);
         }
         let sizes = record.own_files().into_iter().map(|file| file.size_bytes).collect();
-        Arc::new(CopySources::find(&self.remote, &self.vault, record.id, &record.node, sizes).await)
+        Ok(Arc::new(CopySources::find(&self.remote, &self.vault, record.id, &record.node, sizes).await))
     }
 
     /// Plans a round: the journal says what an earlier call or round has finished, and `lost` which of that is gone. In
     /// the first round, reports the finished files to the observer.
     async fn plan<'a>(
         &'a self,
-        sealed: &'a SealedStep,
+        origin: &'a Origin,
         copies: &Arc<CopySources>,
         lost: &'a BTreeSet<RelativePath>,
         is_first_round: bool,
     ) -> Result<UploadPlan<'a>> {
-        let record = sealed.record();
-        let (journal, state) = self.open_journal(sealed).await?;
+        let record = origin.record();
+        let (journal, state) = self.open_journal(origin).await?;
         let is_done = |file: &&SealedFile| {
             let progress = state.files.get(&file.path);
             progress.is_some_and(|progress| progress.done.is_some())
@@ -571,24 +432,33 @@ impl UploadSession {
             self.report_reused(done.iter().map(|file| file.size_bytes).sum());
         }
         let present =
-            if record.is_one_of_several() { self.present_sizes(record).await? } else { BTreeMap::new() };
+            if origin.may_be_present() { self.present_sizes(record).await? } else { BTreeMap::new() };
+        let digests = self.digests.of_step(&record.run, record.id, record.digest);
         Ok(UploadPlan {
             session: self,
-            sealed,
+            origin,
             journal,
             state,
             copies: Arc::clone(copies),
-            digests: self.digests.of_step(&record.run, record.id, record.digest),
+            digests: Some(digests).filter(|_| matches!(origin, Origin::Sealed(_))),
             present,
             files,
             lost,
         })
     }
 
-    pub(super) async fn open_journal(&self, sealed: &SealedStep) -> Result<(Arc<Journal>, JournalState)> {
+    pub(super) async fn open_journal(&self, origin: &Origin) -> Result<(Arc<Journal>, JournalState)> {
         let (vault, run, id, remote) =
-            (self.vault.clone(), sealed.record().run.clone(), sealed.record().id, self.remote.name().clone());
-        let (journal, state) = blocking(move || Journal::open(&vault, &run, id, &remote)).await?;
+            (self.vault.clone(), origin.record().run.clone(), origin.id(), self.remote.name().clone());
+        let commit = match origin {
+            Origin::Sealed(_) => None,
+            Origin::Remote(step) => Some(step.commit_sha256()?),
+        };
+        let opened = blocking(move || match commit {
+            None => Journal::open(&vault, &run, id, &remote),
+            Some(commit) => Journal::open_copy(&vault, &run, id, &remote, commit),
+        });
+        let (journal, state) = opened.await?;
         Ok((Arc::new(journal), state))
     }
 
@@ -663,12 +533,13 @@ impl UploadSession {
 #[derive(Debug)]
 struct UploadPlan<'a> {
     session: &'a UploadSession,
-    sealed: &'a SealedStep,
+    origin: &'a Origin,
     journal: Arc<Journal>,
     state: JournalState,
     copies: Arc<CopySources>,
-    digests: StepDigests,
-    /// The step's objects that already exist, with their sizes, if other nodes may have sent them.
+    /// The digests that all remotes of a sealed step share.
+    digests: Option<StepDigests>,
+    /// The step's objects that already exist, with their sizes, if other uploads may have sent them.
     present: BTreeMap<String, u64>,
     /// The unfinished files, the largest first, so that no long one is left for the end.
     files: Vec<&'a SealedFile>,
@@ -679,7 +550,7 @@ struct UploadPlan<'a> {
 impl UploadPlan<'_> {
     /// Prepares the uploads of one batch.
     fn uploads(&self, files: &[&SealedFile]) -> Result<Vec<Arc<FileUpload>>> {
-        let record = self.sealed.record();
+        let record = self.origin.record();
         let mut uploads = Vec::with_capacity(files.len());
         let mut reused_bytes = 0;
         for &file in files {
@@ -687,23 +558,24 @@ impl UploadPlan<'_> {
             let progress = self.state.files.get(&file.path);
             let progress = progress.filter(|_| !self.lost.contains(&file.path)).cloned();
             let others = match self.present.get(&key) {
-                _ if !record.is_one_of_several() => OtherWriters::None,
+                _ if !self.origin.may_be_present() => OtherWriters::None,
                 // This node finishes a file that it has begun.
                 Some(size) if *size == file.size_bytes && progress.is_none() => OtherWriters::Sent,
                 _ => OtherWriters::Possible,
             };
             let layout = FileParts::of(file.size_bytes)?;
+            let source = self.origin.source_of(&file.path)?;
             let upload = FileUpload {
                 session: self.session.clone(),
                 journal: Some(Arc::clone(&self.journal)),
                 copies: Arc::clone(&self.copies),
                 file: file.clone(),
-                local_path: self.sealed.file_path(&file.path),
                 key,
                 layout,
-                algorithm: record.digest,
+                algorithm: source.algorithm().unwrap_or(record.digest),
+                source,
                 // The store may have lost it because its bytes are no longer those of the shared digests.
-                digests: Some(self.digests.clone()).filter(|_| !self.lost.contains(&file.path)),
+                digests: self.digests.clone().filter(|_| !self.lost.contains(&file.path)),
                 others,
                 progress: SendProgress::new(layout.count(), progress),
             };

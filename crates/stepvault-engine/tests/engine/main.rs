@@ -18,6 +18,7 @@ mod ahead;
 mod blake3;
 mod contradictions;
 mod copies;
+mod copying;
 mod damage;
 mod doctor_remote;
 mod follow;

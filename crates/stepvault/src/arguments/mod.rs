@@ -59,6 +59,7 @@ pub(crate) enum Command {
     Explain(commands::explain::ExplainArguments),
     Verify(commands::verify::VerifyArguments),
     Prune(commands::prune::PruneArguments),
+    Copy(commands::copy::CopyArguments),
     Pin(commands::pin::PinArguments),
     /// Remove a pin
     Unpin(commands::inventory::ChosenStep),
@@ -95,6 +96,7 @@ impl Command {
             Self::Restore(_) => {
                 "the target is complete or absent, and fetched bytes are kept; run the same command again to continue"
             }
+            Self::Copy(_) => "copied parts are kept; run the same command again to continue",
             Self::Prune(_) | Self::Gc(_) => {
                 "the next prune completes deletions under way; a lease that is still held expires"
             }

@@ -4,6 +4,7 @@ pub(crate) mod agent;
 pub(crate) mod announce;
 mod child;
 pub(crate) mod config;
+pub(crate) mod copy;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod drain;
@@ -78,6 +79,7 @@ async fn dispatch(session: &Session, command: Command) -> Result<ExitCode> {
         Command::Status(arguments) => status::run(session, &arguments).await,
         Command::Verify(arguments) => verify::run(session, &arguments).await,
         Command::Prune(arguments) => prune::run(session, &arguments).await,
+        Command::Copy(arguments) => copy::run(session, &arguments).await,
         Command::Pin(arguments) => pin::change(session, &arguments.step, Some(&arguments.note)).await,
         Command::Unpin(chosen) => pin::change(session, &chosen, None).await,
         Command::Gc(arguments) => gc::run(session, &arguments).await,

@@ -13,8 +13,8 @@ use stepvault_engine::save::CommitReport;
 use stepvault_local::durable;
 
 use super::{
-    agent, announce, config, doctor, du, estimate, explain, follow, gc, generated, init, inspect, list, pin,
-    prune, push, remote, restore, runs, save, show, status, verify, wait,
+    agent, announce, config, copy, doctor, du, estimate, explain, follow, gc, generated, init, inspect, list,
+    pin, prune, push, remote, restore, runs, save, show, status, verify, wait,
 };
 
 const FILE: &str = "docs/reference/json.schema.json";
@@ -40,6 +40,7 @@ fn schemas() -> (Vec<(&'static str, Value)>, Map<String, Value>) {
         ("doctor", of::<doctor::DoctorDocument>(to)),
         ("explain", of::<explain::document::ExplainDocument>(to)),
         ("verify", of::<verify::VerifyDocument>(to)),
+        ("copy", of::<copy::CopyDocument>(to)),
         ("pin", of::<pin::PinDocument>(to)),
         ("unpin", of::<pin::PinDocument>(to)),
         ("prune", of::<prune::PruneDocument>(to)),

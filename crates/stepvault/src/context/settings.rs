@@ -48,9 +48,9 @@ impl Settings {
         Self::loaded(gather(&session.global)?)
     }
 
-    /// Loads it with one remote, the one at this URL, in place of those that the arguments name.
-    pub(crate) fn load_of_remote(session: &Session, url: &str) -> Result<Self> {
-        let global = GlobalArguments { remote: vec![url.to_owned()], ..session.global.clone() };
+    /// Loads it with these remotes, by name or URL, in place of those that the arguments name, in the given order.
+    pub(crate) fn load_of_remotes(session: &Session, remote: Vec<String>) -> Result<Self> {
+        let global = GlobalArguments { remote, ..session.global.clone() };
         Self::loaded(gather(&global)?)
     }
 
@@ -97,7 +97,7 @@ impl Settings {
     }
 
     /// Prints the node and the warnings.
-    fn introduced(self, session: &Session) -> Self {
+    pub(crate) fn introduced(self, session: &Session) -> Self {
         // A node that cannot be determined is an error of the commands that need it.
         if let Ok(writer) = self.writer() {
             session.output.name_node(&writer.place);

@@ -36,6 +36,14 @@ impl DefaultVault {
     pub(crate) fn here() -> Self {
         std::env::current_dir().map_or(Self::None, |place| Self::Existing(place.join(VAULT_NAME)))
     }
+
+    /// The vault in the working directory, for a command that has no directory of steps.
+    pub(crate) fn created_here() -> Result<Self> {
+        let place = std::env::current_dir().map_err(|error| {
+            Error::new(ErrorKind::Failed, "cannot use the working directory").caused_by(error)
+        })?;
+        Ok(Self::Created(place.join(VAULT_NAME)))
+    }
 }
 
 /// The open tiers of one run, with their rules and limits.

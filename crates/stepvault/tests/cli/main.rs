@@ -25,6 +25,7 @@ mod changed_steps;
 mod configuration;
 mod constant_names;
 mod control;
+mod copy;
 mod credentials;
 mod dead_remote;
 mod demo;

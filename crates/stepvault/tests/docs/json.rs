@@ -75,6 +75,7 @@ estimate: estimate checkpoints/step_100
 doctor: doctor checkpoints --config doctor.toml --step-size 1MB --save-interval 10m
 explain: explain broken --log trainer.log --elsewhere --run torn --local none
 verify: verify --deep
+copy: copy --from main --to moved=file://$PWD/moved
 pin: pin 100 --note baseline
 unpin: unpin 100
 prune: prune --dry-run --keep-last 1

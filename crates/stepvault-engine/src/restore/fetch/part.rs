@@ -104,7 +104,7 @@ async fn read_remote(
         Err(error) => return Ok(PartOutcome::Unreadable(error)),
     };
     if writer.missing.is_empty()
-        && let Err(error) = check_empty(remote, &key).await
+        && let Err(error) = remote.ensure_empty(&key).await
     {
         return Ok(PartOutcome::Unreadable(error));
     }
@@ -128,20 +128,6 @@ async fn read_remote(
         }
     }
     blocking(move || writer.verify()).await
-}
-
-/// Checks that the object is empty: there are no bytes to read.
-async fn check_empty(remote: &RunRemote, key: &str) -> Result<()> {
-    match remote.store.head(key).await? {
-        Some(head) if head.info.size_bytes == 0 => Ok(()),
-        Some(_) => {
-            Err(Error::new(ErrorKind::Damaged, "an object has the wrong length").on(remote.describe(key)))
-        }
-        None => {
-            let missing = Error::new(ErrorKind::NotFound, "an object is missing").on(remote.describe(key));
-            Err(remote.confirmed(key, None, missing).await)
-        }
-    }
 }
 
 /// Writes the body of one response. Returns the error with which the body broke off, if it did.

@@ -85,7 +85,7 @@ impl Place {
         };
         // Before the configuration is read, whose errors name a key.
         RemoteUrl::parse(text)?;
-        let settings = Settings::load_of_remote(session, text)?;
+        let settings = Settings::load_of_remotes(session, vec![text.to_owned()])?;
         let mut remotes = settings.all_remotes();
         let Some(mut remote) = remotes.pop() else {
             return local(path.to_owned());

@@ -13,13 +13,14 @@ use crate::doctor::remote_place::{RUN, RemotePlace};
 use crate::support::{Outcome, file_below};
 
 /// Each command as the document calls it, with its arguments.
-const COMMANDS: [(&str, &str); 13] = [
+const COMMANDS: [(&str, &str); 14] = [
     ("push", "push run/step_3 --local vault"),
     ("list", "list"),
     ("show", "show 2"),
     ("verify", "verify --deep"),
     ("restore", "restore --into out"),
     ("follow", "follow --into followed --once --timeout 0s"),
+    ("copy", "copy --from main --to ELSEWHERE --local vault"),
     ("pin", "pin 1"),
     ("unpin", "unpin 2"),
     ("prune --dry-run", "prune --dry-run --keep-last 1 --tier remote"),
@@ -99,7 +100,9 @@ fn leave_orphan(place: &RemotePlace) {
 
 fn run(place: &RemotePlace, arguments: &str) -> Outcome {
     let common = ["--run", RUN, "--remote", &place.remote];
-    let words: Vec<&str> = arguments.split(' ').chain(common).collect();
+    let elsewhere = place.remote.replace("main=", "moved=").replace("/team", "/moved");
+    let words = arguments.split(' ').map(|word| if word == "ELSEWHERE" { &elsewhere } else { word });
+    let words: Vec<&str> = words.chain(common).collect();
     place.stepvault(&words)
 }
 

@@ -78,6 +78,11 @@ fn a_push_killed_anywhere_is_finished_by_the_next() {
 }
 
 #[test]
+fn a_copy_killed_anywhere_is_finished_by_the_next() {
+    sweep_all(&["copy to file://"]);
+}
+
+#[test]
 fn an_agent_killed_anywhere_is_followed_by_one_that_goes_on() {
     sweep_all(&["agent --once to file://"]);
 }

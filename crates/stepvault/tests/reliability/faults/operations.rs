@@ -27,7 +27,7 @@ pub(crate) struct Operation {
 }
 
 /// The names of the operations that `of` makes.
-pub(crate) const NAMES: [&str; 14] = [
+pub(crate) const NAMES: [&str; 15] = [
     "push to file://",
     "push to S3",
     "agent --once to file://",
@@ -42,6 +42,7 @@ pub(crate) const NAMES: [&str; 14] = [
     "restore from the vault",
     "verify on file://",
     "prune of the vault",
+    "copy to file://",
 ];
 
 #[allow(clippy::unnecessary_wraps, reason = "it stands where others fail")]
@@ -66,6 +67,7 @@ pub(crate) fn of(name: &str, root: &Path) -> Operation {
         "restore from the vault" => restore_from_vault(root),
         "verify on file://" => verify(root),
         "prune of the vault" => prune_of_vault(root),
+        "copy to file://" => copy(root),
         name => panic!("no operation is called {name:?}"),
     }
 }
@@ -107,6 +109,23 @@ fn agent(root: &Path) -> Operation {
     fs::write(world.root.join("agent.toml"), configuration).unwrap();
     let order = world.order(["agent", "--once", "--json", "--config", "agent.toml"]);
     Operation { removes: true, at_the_end: no_temporaries, ..operation(NAMES[2], world, order) }
+}
+
+/// Copies the rest of a run whose first step was copied before.
+fn copy(root: &Path) -> Operation {
+    let world = World::with_directory(root, &FILES);
+    world.have(&[1, 2, 3]);
+    let (target, source) = (root.join("live/disk"), root.join("live/old"));
+    fs::rename(&target, &source).unwrap();
+    fs::create_dir(&target).unwrap();
+    fs::remove_dir_all(&world.vault).unwrap();
+    let from = format!("old=file://{}", source.display());
+    let order = world
+        .order(["copy", "--run", RUN, "--from", &from, "--to", &world.remote(), "--local"])
+        .with([&world.vault]);
+    let ran = order.clone().with(["--step", "1"]).run();
+    assert_eq!(ran.code, 0, "{ran:?}");
+    Operation { at_the_end: no_temporaries, ..operation(NAMES[14], world, order) }
 }
 
 fn restore(name: &'static str, world: World) -> Operation {
