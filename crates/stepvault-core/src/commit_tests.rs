@@ -15,6 +15,7 @@ fn part(node: &str) -> CommittedPart {
         manifest_bytes: 0,
         data_bytes: 0,
         file_count: 0,
+        imported: None,
     }
 }
 
@@ -57,6 +58,7 @@ fn manifest_of(node: &str, sizes_bytes: &[u64]) -> PartManifest {
         files: sizes_bytes.iter().enumerate().map(file).collect(),
         directories: vec![DirectoryEntry { path: None, mode: 0o755, mtime: Timestamp::default() }],
         symlinks: Vec::new(),
+        imported: None,
         members: Vec::new(),
         origin: crate::step_origin::StepOrigin::default(),
     }

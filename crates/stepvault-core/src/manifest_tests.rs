@@ -49,6 +49,7 @@ fn manifest() -> PartManifest {
             directory(Some("empty")),
         ],
         symlinks: vec![link("a/l", "../y"), link("z", "a")],
+        imported: None,
         members: Vec::new(),
         origin: StepOrigin::default(),
     }

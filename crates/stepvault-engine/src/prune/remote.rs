@@ -9,6 +9,7 @@ use stepvault_core::retention::{
     Elsewhere, Guards, KeepRules, LocalLimits, Needed, RetentionPlan, StepFacts, TierView, Verdict, Verified,
     abandoned_steps, plan,
 };
+use stepvault_core::words::count;
 use stepvault_core::{Observer, Result, StepId, Timestamp};
 
 use super::PruneReport;
@@ -32,6 +33,8 @@ pub struct RemotePrune {
     pub rules: KeepRules,
     /// Maximum number of steps to delete at once.
     pub maximum_deletions: Option<u32>,
+    /// Whether the objects of imported steps are deleted with their records.
+    pub manages_imported: bool,
     /// Pins on other tiers; they also hold here.
     pub pinned_elsewhere: BTreeSet<StepId>,
     /// Receives progress and warnings.
@@ -67,13 +70,13 @@ impl Found {
     }
 
     /// Replaces a commit by the one that was read now, and what follows from it.
-    fn replace(&mut self, commit: Commit) {
+    fn replace(&mut self, commit: Commit, manages_imported: bool) {
         let id = commit.id;
         if let Some(step) = self.step_mut(id) {
             step.amends = commit.amends;
             step.name.clone_from(&commit.name);
             step.bytes = commit.data_bytes();
-            step.reclaimable_bytes = commit.data_bytes();
+            step.reclaimable_bytes = reclaimable_bytes(&commit, manages_imported);
             step.best.clone_from(&commit.best);
             step.metrics.clone_from(&commit.metrics);
             step.elsewhere.needs_other_nodes = commit.parts.len() > 1;
@@ -117,6 +120,7 @@ async fn prune_leased(prune: &RemotePrune, lease: &HeldLease) -> Result<PruneRep
         known_parts: commits.iter().map(|commit| commit.parts.len()).sum(),
         known_tombstones: 0,
         tombstones: Tombstones::Written,
+        manages_imported: prune.manages_imported,
     };
     if report.plan.refusal.is_none() {
         erasure.known_tombstones = finish_tombstoned(prune, &erasure, &mut report).await?;
@@ -131,8 +135,13 @@ async fn prune_leased(prune: &RemotePrune, lease: &HeldLease) -> Result<PruneRep
     let dropped = dropped.iter().filter_map(|decision| commits.get(&decision.id));
     let to_remove: Vec<StepToRemove> = dropped
         .map(|commit| {
-            let bytes = Some(commit.data_bytes());
-            StepToRemove { id: commit.id, name: commit.name.clone(), bytes }
+            let location = prune.remote.location_of(commit);
+            StepToRemove {
+                id: commit.id,
+                name: commit.name.clone(),
+                location,
+                bytes: Some(commit.data_bytes()),
+            }
         })
         .collect();
     erasure.known_tombstones += to_remove.len();
@@ -168,9 +177,13 @@ async fn remote_view(prune: &RemotePrune, now: SystemTime, lease: Option<&HeldLe
                     id,
                     amends: commit.amends,
                     name: commit.name.clone(),
-                    created: Timestamp::from(found.object.modified),
+                    created: match commit.is_imported() {
+                        // By the store's clock too: when its newest object was written.
+                        true => commit.written_at,
+                        false => Timestamp::from(found.object.modified),
+                    },
                     bytes: commit.data_bytes(),
-                    reclaimable_bytes: commit.data_bytes(),
+                    reclaimable_bytes: reclaimable_bytes(&commit, prune.manages_imported),
                     best: commit.best.clone(),
                     metrics: commit.metrics.clone(),
                     verified: Verified::Yes,
@@ -195,6 +208,11 @@ async fn remote_view(prune: &RemotePrune, now: SystemTime, lease: Option<&HeldLe
     Ok(Found { view, commits: readable, cached })
 }
 
+/// Returns the bytes that the removal of a step frees.
+fn reclaimable_bytes(commit: &Commit, manages_imported: bool) -> u64 {
+    if commit.is_imported() && !manages_imported { 0 } else { commit.data_bytes() }
+}
+
 fn empty_view(remote: &RunRemote, now: SystemTime) -> TierView {
     TierView {
         tier: remote.tier.clone(),
@@ -207,7 +225,22 @@ fn empty_view(remote: &RunRemote, now: SystemTime) -> TierView {
 
 /// Plans as if every step were sound, verifies those that the plan relies on, and plans again without the unsound ones,
 /// until all that are relied on have been verified. Steps that are removed anyway are not checked.
-async fn decide(prune: &RemotePrune, mut found: Found) -> Result<(RetentionPlan, Vec<Commit>)> {
+async fn decide(prune: &RemotePrune, found: Found) -> Result<(RetentionPlan, Vec<Commit>)> {
+    let (mut plan, commits) = decide_verified(prune, found).await?;
+    let imported: BTreeSet<StepId> =
+        commits.iter().filter(|commit| commit.is_imported()).map(|commit| commit.id).collect();
+    let left = plan.deletions().iter().filter(|decision| imported.contains(&decision.id)).count() as u64;
+    if left > 0 && !prune.manages_imported {
+        plan.warnings.push(format!(
+            "{} of another program: only the records are removed, and the objects stay (manage-imported = true in the \
+             run's configuration removes them too)",
+            count(left, "imported step")
+        ));
+    }
+    Ok((plan, commits))
+}
+
+async fn decide_verified(prune: &RemotePrune, mut found: Found) -> Result<(RetentionPlan, Vec<Commit>)> {
     let guards = Guards { required_remotes: Vec::new(), maximum_deletions: prune.maximum_deletions };
     let limits = LocalLimits::default();
     let mut listed: BTreeSet<StepId> = BTreeSet::new();
@@ -275,7 +308,7 @@ async fn read_again(prune: &RemotePrune, found: &mut Found, ids: &BTreeSet<StepI
         match commit {
             Ok(commit) if found.commit(id) == Some(&commit) => {}
             Ok(commit) => {
-                found.replace(commit);
+                found.replace(commit, prune.manages_imported);
                 is_changed = true;
             }
             Err(error) => {
@@ -329,7 +362,8 @@ async fn finish_tombstoned(
             None if !is_retired(id) => return Ok(None),
             None => id.label(),
         };
-        Ok(Some(StepToRemove { id, name, bytes: None }))
+        let location = remote.step_location(&name, id);
+        Ok(Some(StepToRemove { id, name, location, bytes: None }))
     });
     let to_remove: Vec<StepToRemove> = named.await?.into_iter().flatten().collect();
     erasure.remove(&to_remove, report).await?;
@@ -356,6 +390,7 @@ mod tests {
             data_bytes: 10,
             digest: DigestAlgorithm::Sha256,
             file_count: 1,
+            imported: None,
         };
         Commit {
             format: FORMAT,
@@ -400,7 +435,7 @@ mod tests {
         let mut found = Found { view, commits: vec![cached], cached: BTreeSet::new() };
         for nodes in [2, 1] {
             let now = commit("now", nodes);
-            found.replace(now.clone());
+            found.replace(now.clone(), false);
             assert_eq!(found.commits, [now]);
             let step = &found.view.steps[0];
             assert_eq!((step.name.as_str(), step.bytes), ("now", 10 * nodes as u64));
