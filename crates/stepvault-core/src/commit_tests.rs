@@ -240,3 +240,21 @@ fn a_commit_has_the_best_steps_that_any_part_names() {
         assert!(commit.check().is_err(), "{names:?}");
     }
 }
+
+#[test]
+fn the_commit_of_an_imported_step_says_so_and_has_the_format_of_its_part() {
+    let mut manifest = manifest_of("import", &[5]);
+    let prefix = Some(RelativePath::new("old/step_1").unwrap());
+    manifest.imported = Some(Imported { prefix });
+    manifest.format = FORMAT_OF_IMPORTED;
+    let commit = Commit::of(vec![FoundPart::of(&manifest, Sha256Digest::of(b"x"), 1)]).unwrap();
+    assert!(commit.is_imported());
+    commit.check().unwrap();
+    assert_eq!(commit.parts[0].imported, manifest.imported);
+    for wrong in [
+        Commit { format: FORMAT, ..commit.clone() },
+        Commit { format: FORMAT_OF_IMPORTED, parts: vec![part("node-0")], ..commit },
+    ] {
+        assert!(wrong.check().unwrap_err().to_string().ends_with("its format is not known"));
+    }
+}

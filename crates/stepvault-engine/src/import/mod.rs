@@ -120,7 +120,7 @@ pub async fn plan_import(request: &ImportRequest, now: Timestamp) -> Result<Impo
     let listed = RemoteDirectory::list(Arc::clone(&remote.store), &inner, false).await;
     let (directory, _guard) = listed.map_err(|error| match error.kind() {
         ErrorKind::Usage => {
-            Error::new(ErrorKind::NotFound, WHAT).on(&request.url).because("no object lies there")
+            Error::new(ErrorKind::Usage, WHAT).on(&request.url).because("no object lies there")
         }
         _ => error,
     })?;
@@ -162,6 +162,39 @@ pub async fn plan_import(request: &ImportRequest, now: Timestamp) -> Result<Impo
 
 const WHAT: &str = "cannot import";
 
+/// Returns the remote below whose URL another one lies: of several the nearest.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] when there is none.
+pub fn remote_with<'a>(remotes: &'a [RunRemote], url: &RemoteUrl) -> Result<&'a RunRemote> {
+    let mut error = Error::new(ErrorKind::Usage, WHAT).on(url).because("the run has no remote");
+    let mut found: Option<&RunRemote> = None;
+    for remote in remotes {
+        match prefix_below(&remote.settings.url, url) {
+            Ok(_)
+                if found.is_none_or(|found| {
+                    found.settings.url.prefix.len() < remote.settings.url.prefix.len()
+                }) =>
+            {
+                found = Some(remote);
+            }
+            Ok(_) => {}
+            Err(other) => error = other,
+        }
+    }
+    found.ok_or_else(|| match error.hint_text() {
+        Some(_) => error,
+        None => error.hint(format!("give one that has it, such as --remote {}", root_of(url))),
+    })
+}
+
+/// Returns a URL that a remote with this one may have.
+fn root_of(url: &RemoteUrl) -> RemoteUrl {
+    let above = url.prefix.rsplit_once('/').map_or("", |(above, _)| above);
+    let prefix = if url.scheme.is_directory() { above.to_owned() } else { String::new() };
+    RemoteUrl { prefix, ..url.clone() }
+}
+
 /// Returns a URL's prefix relative to a remote's.
 fn prefix_below(remote: &RemoteUrl, url: &RemoteUrl) -> Result<String> {
     let is_same_store = (remote.scheme, &remote.bucket) == (url.scheme, &url.bucket);
@@ -171,21 +204,15 @@ fn prefix_below(remote: &RemoteUrl, url: &RemoteUrl) -> Result<String> {
     };
     let below = below.filter(|_| is_same_store).map(|below| below.trim_matches('/').to_owned());
     below.ok_or_else(|| {
-        let root = match url.prefix.rsplit_once('/') {
-            Some((above, _)) if url.scheme.is_directory() => {
-                RemoteUrl { prefix: above.to_owned(), ..url.clone() }
-            }
-            _ => RemoteUrl { prefix: String::new(), ..url.clone() },
-        };
         Error::new(ErrorKind::Usage, WHAT)
             .on(url)
             .because(format!("it is not below {remote}, where the run's records are"))
-            .hint(format!("give a remote that has it, such as --remote {root}"))
+            .hint(format!("give a remote that has it, such as --remote {}", root_of(url)))
     })
 }
 
 fn without_steps(url: &RemoteUrl, inspection: &Inspection) -> Error {
-    let error = Error::new(ErrorKind::NotFound, WHAT).on(url);
+    let error = Error::new(ErrorKind::Usage, WHAT).on(url);
     match inspection.below.as_slice() {
         [] => error
             .because("no step lies there")

@@ -182,7 +182,7 @@ async fn with_steps(steps: &[u64]) -> Rig {
 
 async fn write_steps(rig: &Rig, steps: &[u64]) {
     for step in steps {
-        let source = rig.write_step(*step, &[("model.bin", 70_000), ("sub/optimizer.bin", 7)], *step, 1_000);
+        let source = rig.write_step(*step, &[("weights.dat", 70_000), ("sub/state.dat", 7)], *step, 1_000);
         fill(rig, &source, &format!("{OLD}/step_{step}")).await;
     }
 }
@@ -217,9 +217,9 @@ async fn what_is_not_below_the_remote_or_holds_no_step_says_what_to_do() {
     let (error, message) = text(plan_import(&elsewhere, now()).await);
     assert_eq!(error.kind(), ErrorKind::Usage);
     assert!(message.contains("it is not below file://"), "{message}");
-    assert_eq!(error.hint_text().unwrap(), "give a remote that has it, such as --remote s3://bucket/");
+    assert_eq!(error.hint_text().unwrap(), "give a remote that has it, such as --remote s3://bucket");
     let (error, message) = text(plan_import(&request(&rig, "old/nothing"), now()).await);
-    assert_eq!(error.kind(), ErrorKind::NotFound, "{message}");
+    assert_eq!(error.kind(), ErrorKind::Usage, "{message}");
     assert!(message.ends_with("no object lies there"), "{message}");
 }
 
@@ -279,10 +279,10 @@ impl Observer for AtFirstBytes {
             // Replaced, as every store does: the object has another version.
             Change::Bytes => {
                 std::fs::write(step.with_extension("new"), vec![1; 70_000]).unwrap();
-                std::fs::rename(step.with_extension("new"), step.join("model.bin")).unwrap();
+                std::fs::rename(step.with_extension("new"), step.join("weights.dat")).unwrap();
             }
             Change::NewFile => std::fs::write(step.join("more.bin"), b"more").unwrap(),
-            Change::Gone => std::fs::remove_file(step.join("model.bin")).unwrap(),
+            Change::Gone => std::fs::remove_file(step.join("weights.dat")).unwrap(),
         }
     }
 }
