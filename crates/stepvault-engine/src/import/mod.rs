@@ -13,6 +13,7 @@ use stepvault_core::keys::is_in_layout;
 use stepvault_core::manifest::Shape;
 use stepvault_core::records::Claim;
 use stepvault_core::step_origin::BestName;
+use stepvault_core::words::count;
 use stepvault_core::{Attempt, Error, ErrorKind, RelativePath, RemoteUrl, Result, Step, StepId, Timestamp};
 use stepvault_formats::find::{FindOptions, Found, StepIdentity};
 use stepvault_formats::profile::{Profile, ProfileSet, last_component};
@@ -33,6 +34,8 @@ use crate::tier::step_state::{visible_commits, visible_steps};
 /// Requests for the records of one step, without those for its objects: claim, part manifest and commit are written and
 /// read back, and the step's removal is looked for three times.
 const RECORD_REQUESTS: u64 = 14;
+/// Paths beside the steps that are named.
+const MAX_OTHERS: usize = 100;
 /// Objects in a page of a listing.
 const PAGE_OBJECTS: u64 = 1_000;
 
@@ -161,6 +164,7 @@ pub async fn plan_import(request: &ImportRequest, now: Timestamp) -> Result<Impo
 }
 
 const WHAT: &str = "cannot import";
+const TEMPORARY: &str = "its name is used only while a step is written";
 
 /// Returns the remote below whose URL another one lies: of several the nearest.
 ///
@@ -284,10 +288,11 @@ impl Planning<'_> {
         for entry in &found {
             let (path, number) = (entry.step.path.clone(), entry.step.step);
             let mut left = |reasons: Vec<String>| {
-                plan.left.push(LeftAlone { path: path.clone(), step: number, reasons })
+                plan.left.push(LeftAlone { path: path.clone(), step: number, reasons });
             };
             if !entry.is_valid() || temporary.contains(&path) {
-                left(entry.reasons());
+                let is_temporary = temporary.contains(&path).then(|| TEMPORARY.to_owned());
+                left(entry.reasons().into_iter().chain(is_temporary).collect());
                 continue;
             }
             if has_resumable && !entry.step.resumable {
@@ -310,9 +315,7 @@ impl Planning<'_> {
         }
         let unnamed = |path: String, why: &str| LeftAlone { path, step: None, reasons: vec![why.to_owned()] };
         let is_named = |left: &[LeftAlone], path: &String| left.iter().any(|known| known.path == *path);
-        for (paths, why) in
-            [(temporary, "its name is used only while a step is written"), (copies, "it is a copy of a step")]
-        {
+        for (paths, why) in [(temporary, TEMPORARY), (copies, "it is a copy of a step")] {
             let paths = paths.into_iter().filter(|path| !is_named(&plan.left, path)).collect::<Vec<_>>();
             plan.left.extend(paths.into_iter().map(|path| unnamed(path, why)));
         }
@@ -384,21 +387,18 @@ impl Planning<'_> {
 
     /// Names what lies beside the found steps: a path that was not recognised as a step must not be missed in silence.
     fn add_others(&self, found: &[InspectedStep], plan: &mut ImportPlan) {
-        let members = || found.iter().flat_map(|entry| &entry.step.members);
-        let is_related = |path: &str| {
-            let at_or_below = |one: &str, other: &str| {
-                one.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-            };
-            members().any(|member| at_or_below(member, path) || at_or_below(path, member))
-        };
-        let named: BTreeSet<String> = plan.left.iter().map(|left| left.path.clone()).collect();
-        let others = self.tree.children("").map(|(name, _)| name);
-        let others =
-            others.filter(|name| !named.contains(*name) && *name != RECORDS_DIRECTORY && !is_related(name));
-        plan.left.extend(others.map(|name| LeftAlone {
-            path: name.to_owned(),
-            step: None,
-            reasons: vec!["it is not part of a step".to_owned()],
-        }));
+        let members = found.iter().flat_map(|entry| &entry.step.members);
+        let mut known: BTreeSet<&str> = members.filter_map(|path| path.split('/').next()).collect();
+        known.extend(plan.left.iter().map(|left| left.path.as_str()));
+        known.insert(RECORDS_DIRECTORY);
+        let others = self.tree.children("").map(|(name, _)| name).filter(|name| !known.contains(name));
+        let others: Vec<String> = others.map(str::to_owned).collect();
+        if let Some(more) = others.len().checked_sub(MAX_OTHERS).filter(|more| *more > 0) {
+            plan.warnings
+                .push(format!("{} that are not part of a step are not listed", count(more as u64, "path")));
+        }
+        let left =
+            |path| LeftAlone { path, step: None, reasons: vec!["it is not part of a step".to_owned()] };
+        plan.left.extend(others.into_iter().take(MAX_OTHERS).map(left));
     }
 }

@@ -70,13 +70,13 @@ impl Found {
     }
 
     /// Replaces a commit by the one that was read now, and what follows from it.
-    fn replace(&mut self, commit: Commit, manages_imported: bool) {
+    fn replace(&mut self, commit: Commit) {
         let id = commit.id;
         if let Some(step) = self.step_mut(id) {
             step.amends = commit.amends;
             step.name.clone_from(&commit.name);
             step.bytes = commit.data_bytes();
-            step.reclaimable_bytes = reclaimable_bytes(&commit, manages_imported);
+            step.reclaimable_bytes = commit.data_bytes();
             step.best.clone_from(&commit.best);
             step.metrics.clone_from(&commit.metrics);
             step.elsewhere.needs_other_nodes = commit.parts.len() > 1;
@@ -177,13 +177,14 @@ async fn remote_view(prune: &RemotePrune, now: SystemTime, lease: Option<&HeldLe
                     id,
                     amends: commit.amends,
                     name: commit.name.clone(),
-                    created: match commit.is_imported() {
-                        // By the store's clock too: when its newest object was written.
-                        true => commit.written_at,
-                        false => Timestamp::from(found.object.modified),
+                    // Both by the store's clock: when the newest object of an imported step was written.
+                    created: if commit.is_imported() {
+                        commit.written_at
+                    } else {
+                        Timestamp::from(found.object.modified)
                     },
                     bytes: commit.data_bytes(),
-                    reclaimable_bytes: reclaimable_bytes(&commit, prune.manages_imported),
+                    reclaimable_bytes: commit.data_bytes(),
                     best: commit.best.clone(),
                     metrics: commit.metrics.clone(),
                     verified: Verified::Yes,
@@ -208,11 +209,6 @@ async fn remote_view(prune: &RemotePrune, now: SystemTime, lease: Option<&HeldLe
     Ok(Found { view, commits: readable, cached })
 }
 
-/// Returns the bytes that the removal of a step frees.
-fn reclaimable_bytes(commit: &Commit, manages_imported: bool) -> u64 {
-    if commit.is_imported() && !manages_imported { 0 } else { commit.data_bytes() }
-}
-
 fn empty_view(remote: &RunRemote, now: SystemTime) -> TierView {
     TierView {
         tier: remote.tier.clone(),
@@ -223,23 +219,27 @@ fn empty_view(remote: &RunRemote, now: SystemTime) -> TierView {
     }
 }
 
-/// Plans as if every step were sound, verifies those that the plan relies on, and plans again without the unsound ones,
-/// until all that are relied on have been verified. Steps that are removed anyway are not checked.
+/// Plans by verified steps, and says of imported ones that their objects stay.
 async fn decide(prune: &RemotePrune, found: Found) -> Result<(RetentionPlan, Vec<Commit>)> {
     let (mut plan, commits) = decide_verified(prune, found).await?;
     let imported: BTreeSet<StepId> =
         commits.iter().filter(|commit| commit.is_imported()).map(|commit| commit.id).collect();
-    let left = plan.deletions().iter().filter(|decision| imported.contains(&decision.id)).count() as u64;
-    if left > 0 && !prune.manages_imported {
+    let left = plan.deletions().into_iter().filter(|decision| imported.contains(&decision.id));
+    let (steps, bytes) =
+        left.fold((0, 0_u64), |(steps, bytes), step| (steps + 1, bytes.saturating_add(step.bytes)));
+    if steps > 0 && !prune.manages_imported {
+        plan.freed_bytes = plan.freed_bytes.saturating_sub(bytes);
         plan.warnings.push(format!(
             "{} of another program: only the records are removed, and the objects stay (manage-imported = true in the \
              run's configuration removes them too)",
-            count(left, "imported step")
+            count(steps, "imported step")
         ));
     }
     Ok((plan, commits))
 }
 
+/// Plans as if every step were sound, verifies those that the plan relies on, and plans again without the unsound ones,
+/// until all that are relied on have been verified. Steps that are removed anyway are not checked.
 async fn decide_verified(prune: &RemotePrune, mut found: Found) -> Result<(RetentionPlan, Vec<Commit>)> {
     let guards = Guards { required_remotes: Vec::new(), maximum_deletions: prune.maximum_deletions };
     let limits = LocalLimits::default();
@@ -308,7 +308,7 @@ async fn read_again(prune: &RemotePrune, found: &mut Found, ids: &BTreeSet<StepI
         match commit {
             Ok(commit) if found.commit(id) == Some(&commit) => {}
             Ok(commit) => {
-                found.replace(commit, prune.manages_imported);
+                found.replace(commit);
                 is_changed = true;
             }
             Err(error) => {
@@ -435,7 +435,7 @@ mod tests {
         let mut found = Found { view, commits: vec![cached], cached: BTreeSet::new() };
         for nodes in [2, 1] {
             let now = commit("now", nodes);
-            found.replace(now.clone(), false);
+            found.replace(now.clone());
             assert_eq!(found.commits, [now]);
             let step = &found.view.steps[0];
             assert_eq!((step.name.as_str(), step.bytes), ("now", 10 * nodes as u64));
