@@ -6,11 +6,11 @@ usage: read-store.py URL RUN TARGET [STEP]
 import hashlib, json, os, pathlib, re, shutil, sys, urllib.parse
 
 def record(data):
-    """Parses a record strictly: format 1, in its canonical form (except for the numbers of metrics)."""
+    """Parses a record strictly: format 1 or 2, in its canonical form (except for the numbers of metrics)."""
     value = json.loads(data)
     spelled = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
-    if value["format"] != 1 or (spelled != data and not value.get("metrics")):
-        raise ValueError("not a record of format 1 in canonical form")
+    if value["format"] not in (1, 2) or (spelled != data and not value.get("metrics")):
+        raise ValueError("not a record of format 1 or 2 in canonical form")
     return value
 
 def checked(path):
@@ -62,7 +62,7 @@ def settle(path, entry):
     os.chmod(path, entry["mode"])
     os.utime(path, ns=(0, entry["mtime"]["seconds"] * 10**9 + entry["mtime"]["nanoseconds"]))
 
-def restore(root, label, staging):
+def restore(remote, root, label, staging):
     commit = record((root / ".stepvault/commits" / f"{label}.json").read_bytes())
     step, revision = commit["id"], commit["id"].get("revision", 1)
     if label != f"{step['step']:012}.a{step['attempt']}" + (f"r{revision}" if revision > 1 else ""):
@@ -74,6 +74,9 @@ def restore(root, label, staging):
         for entry in manifest["files"]:
             path = checked(entry["path"])
             data = root / label / commit["name"] / path
+            if "imported" in manifest:  # another program has written the objects
+                prefix = manifest["imported"]["prefix"]
+                data = remote / (checked(prefix) if prefix else "") / path
             copy_file(data, place / path, entry, manifest.get("digest", "sha256"))
     folders = {entry["path"] or "": entry for entry in every("directories")}
     for path in filter(None, folders):
@@ -102,7 +105,8 @@ def put(place, paths, links, target):
             os.symlink(link["target"], target / link["path"])
 
 def main(url, run, target, step=None):
-    root = pathlib.Path(urllib.parse.unquote(urllib.parse.urlparse(url).path)) / run
+    remote = pathlib.Path(urllib.parse.unquote(urllib.parse.urlparse(url).path))
+    root = remote / run
     named = re.compile(r"(\d{12})\.a([1-9]\d*)(?:r([2-9]|[1-9]\d+))?\.json")
     def labels(kind):
         names = os.listdir(root / ".stepvault" / kind) if (root / ".stepvault" / kind).is_dir() else []
@@ -116,7 +120,7 @@ def main(url, run, target, step=None):
         shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir(parents=True)
         try:
-            return put(*restore(root, label, staging), target)
+            return put(*restore(remote, root, label, staging), target)
         except (OSError, ValueError, KeyError, TypeError) as error:
             print(f"skipped {label}: {error}", file=sys.stderr)
         finally:

@@ -56,6 +56,7 @@ fn manifest(step: u64, files: u32) -> PartManifest {
             .map(directory)
             .collect(),
         symlinks: Vec::new(),
+        imported: None,
         members: Vec::new(),
         origin: stepvault_core::step_origin::StepOrigin::default(),
     }

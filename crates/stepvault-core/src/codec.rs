@@ -12,8 +12,10 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// The format version that this program writes and reads.
+/// The format version of the records that this program writes.
 pub const FORMAT: u32 = 1;
+/// The format version of the part manifest and the commit of a step whose objects are not where format 1 has them.
+pub const FORMAT_OF_IMPORTED: u32 = 2;
 /// The largest record that is written or read. Only part manifests and seals come near this size;
 /// [`MAX_ENTRIES`](crate::manifest::MAX_ENTRIES) describes what it means for the number of files in a step.
 pub const MAX_RECORD_BYTES: u64 = 64 << 20;
@@ -22,6 +24,8 @@ pub const MAX_RECORD_BYTES: u64 = 64 << 20;
 pub trait Record: Serialize + DeserializeOwned {
     /// The name of the record in messages: "commit", "part manifest".
     const WHAT: &'static str;
+    /// The newest format in which this program reads the record.
+    const NEWEST_FORMAT: u32 = FORMAT;
 
     /// Checks what the types cannot express: totals, order and relations between members. [`decode`] has checked the
     /// format.
@@ -157,7 +161,7 @@ impl<'de> Visitor<'de> for SortedVisitor {
 /// Reads a record; `subject` (a path or key) is named in errors.
 ///
 /// # Errors
-/// [`ErrorKind::NewerFormat`] for a format above [`FORMAT`]; [`ErrorKind::Damaged`] for anything else that is not
+/// [`ErrorKind::NewerFormat`] for a format above [`Record::NEWEST_FORMAT`]; [`ErrorKind::Damaged`] for anything else that is not
 /// exactly what [`encode`] writes.
 pub fn decode<R: Record>(bytes: &[u8], subject: &str) -> Result<R> {
     let damaged = |why: String| {
@@ -171,12 +175,13 @@ pub fn decode<R: Record>(bytes: &[u8], subject: &str) -> Result<R> {
     }
     // The version is read first, so that a newer record is reported as newer and not as damaged.
     let version: Version = serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
-    if version.format > FORMAT {
+    if version.format > R::NEWEST_FORMAT {
         return Err(Error::new(ErrorKind::NewerFormat, format!("cannot read the {}", R::WHAT))
             .on(subject)
             .because(format!(
-                "it has format {}, but this stepvault reads formats up to {FORMAT}",
-                version.format
+                "it has format {}, but this stepvault reads formats up to {}",
+                version.format,
+                R::NEWEST_FORMAT
             ))
             .hint("use a newer stepvault"));
     }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::codec::{FORMAT, Record};
+use crate::codec::{FORMAT, FORMAT_OF_IMPORTED, Record};
+use crate::imported::Imported;
 use crate::keys::check_step_name;
 use crate::manifest::{PartManifest, Shape, is_zero};
 use crate::nodes::MAX_NODES;
@@ -29,6 +30,9 @@ pub struct CommittedPart {
     pub digest: DigestAlgorithm,
     /// Number of files of the part.
     pub file_count: u64,
+    /// As in the manifest. Omitted for objects in stepvault's layout.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub imported: Option<Imported>,
 }
 
 /// A complete step on this remote.
@@ -88,12 +92,13 @@ impl FoundPart {
             data_bytes: manifest.data_bytes(),
             digest: manifest.digest,
             file_count: manifest.files.len() as u64,
+            imported: manifest.imported.clone(),
         };
         let commit = Commit {
             amends: manifest.origin.amends,
             began: manifest.origin.began,
             best: manifest.origin.best.clone(),
-            format: FORMAT,
+            format: manifest.format,
             run: manifest.run.clone(),
             id: manifest.id,
             name: manifest.name.clone(),
@@ -158,6 +163,7 @@ impl Commit {
     /// Adds what a part says of the same step.
     fn add(&mut self, part: Self) {
         self.written_at = self.written_at.max(part.written_at);
+        self.format = self.format.max(part.format);
         self.amends &= part.amends;
         self.began = self.began.or(part.began);
         self.unnumbered |= part.unnumbered;
@@ -167,6 +173,11 @@ impl Commit {
         for (name, value) in part.metrics {
             self.metrics.entry(name).or_insert(value);
         }
+    }
+
+    /// Returns whether another program has written its objects, or some of them.
+    pub fn is_imported(&self) -> bool {
+        self.parts.iter().any(|part| part.imported.is_some())
     }
 
     /// Returns the number of bytes of all parts.
@@ -182,10 +193,11 @@ impl Commit {
 
 impl Record for Commit {
     const WHAT: &'static str = "commit";
+    const NEWEST_FORMAT: u32 = FORMAT_OF_IMPORTED;
 
     fn check(&self) -> Result<()> {
         let fault = |why: &str| Error::new(ErrorKind::Damaged, "the commit is inconsistent").because(why);
-        if self.format != FORMAT {
+        if self.format != if self.is_imported() { FORMAT_OF_IMPORTED } else { FORMAT } {
             return Err(fault("its format is not known"));
         }
         check_step_name(&self.name)?;

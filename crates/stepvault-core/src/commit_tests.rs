@@ -15,6 +15,7 @@ fn part(node: &str) -> CommittedPart {
         manifest_bytes: 0,
         data_bytes: 0,
         file_count: 0,
+        imported: None,
     }
 }
 
@@ -57,6 +58,7 @@ fn manifest_of(node: &str, sizes_bytes: &[u64]) -> PartManifest {
         files: sizes_bytes.iter().enumerate().map(file).collect(),
         directories: vec![DirectoryEntry { path: None, mode: 0o755, mtime: Timestamp::default() }],
         symlinks: Vec::new(),
+        imported: None,
         members: Vec::new(),
         origin: crate::step_origin::StepOrigin::default(),
     }
@@ -236,5 +238,23 @@ fn a_commit_has_the_best_steps_that_any_part_names() {
         assert!(part.check().is_err(), "{names:?}");
         let commit = Commit { best: part.origin.best, ..commit(1.0) };
         assert!(commit.check().is_err(), "{names:?}");
+    }
+}
+
+#[test]
+fn the_commit_of_an_imported_step_says_so_and_has_the_format_of_its_part() {
+    let mut manifest = manifest_of("import", &[5]);
+    let prefix = Some(RelativePath::new("old/step_1").unwrap());
+    manifest.imported = Some(Imported { prefix });
+    manifest.format = FORMAT_OF_IMPORTED;
+    let commit = Commit::of(vec![FoundPart::of(&manifest, Sha256Digest::of(b"x"), 1)]).unwrap();
+    assert!(commit.is_imported());
+    commit.check().unwrap();
+    assert_eq!(commit.parts[0].imported, manifest.imported);
+    for wrong in [
+        Commit { format: FORMAT, ..commit.clone() },
+        Commit { format: FORMAT_OF_IMPORTED, parts: vec![part("node-0")], ..commit },
+    ] {
+        assert!(wrong.check().unwrap_err().to_string().ends_with("its format is not known"));
     }
 }

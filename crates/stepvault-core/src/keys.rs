@@ -276,6 +276,11 @@ impl RunKeys {
         self.record(&format!("probes/{name}"))
     }
 
+    /// Returns where stepvault writes the files of a step.
+    pub fn files(&self, name: &str, id: StepId) -> FileKeys {
+        FileKeys { prefix: self.data_prefix(name, id) }
+    }
+
     /// Returns the prefix of all data objects of a step. No two steps share a prefix, whatever the names of their
     /// checkpoints: a trainer may save each step under the same name.
     pub fn data_prefix(&self, name: &str, id: StepId) -> String {
@@ -284,14 +289,7 @@ impl RunKeys {
 
     /// Returns the key of a file's data object.
     pub fn data(&self, name: &str, id: StepId, path: &RelativePath) -> Result<String> {
-        let key = format!("{}{path}", self.data_prefix(name, id));
-        if key.len() <= MAX_KEY_BYTES {
-            return Ok(key);
-        }
-        Err(Error::new(ErrorKind::Usage, "an object key would be too long")
-            .on(&key)
-            .because(format!("it has {} bytes, and stores accept at most {MAX_KEY_BYTES}", key.len()))
-            .hint("shorten the run's name"))
+        self.files(name, id).key(path)
     }
 
     /// Returns the kind of `key` in this run's layout; `None` for a key outside the layout, which is never deleted.
@@ -306,6 +304,43 @@ impl RunKeys {
         check_step_name(name).ok()?;
         Some(KeyKind::Data { id, name: name.to_owned(), path: RelativePath::new(path).ok()? })
     }
+}
+
+/// Where the files of one part of a step are on a remote.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileKeys {
+    /// The text before each file's path: empty, or with a slash at its end.
+    prefix: String,
+}
+
+impl FileKeys {
+    /// Returns the keys of files below a directory of the remote; `None` for the remote's own.
+    pub(crate) fn below(directory: Option<&RelativePath>) -> Self {
+        Self { prefix: directory.map_or_else(String::new, |directory| format!("{directory}/")) }
+    }
+
+    /// Returns the text with which every file's key begins.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// Returns the key of a file.
+    pub fn key(&self, path: &RelativePath) -> Result<String> {
+        let key = format!("{}{path}", self.prefix);
+        if key.len() <= MAX_KEY_BYTES {
+            return Ok(key);
+        }
+        Err(Error::new(ErrorKind::Usage, "an object key would be too long")
+            .on(&key)
+            .because(format!("it has {} bytes, and stores accept at most {MAX_KEY_BYTES}", key.len()))
+            .hint("shorten the run's name"))
+    }
+}
+
+/// Returns whether stepvault may have written an object of this key: it has the directory of a run's records, or a step's
+/// label, among its components.
+pub fn is_in_layout(key: &str) -> bool {
+    key.split('/').any(|component| component == RECORDS_DIRECTORY || StepId::from_label(component).is_some())
 }
 
 /// Returns the run that a key belongs to, and its kind in that run's layout; `None` for a key outside the layout of every

@@ -45,6 +45,7 @@ pub mod follow;
 pub mod forecast;
 pub mod given_up;
 pub mod ids;
+pub mod imported;
 pub mod include;
 pub mod keys;
 pub mod launch;

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::codec::{FORMAT, Record};
+use crate::codec::{FORMAT, FORMAT_OF_IMPORTED, Record};
 pub use crate::entries::{
     DirectoryEntry, FileEntry, MODE_MASK, Shape, SymlinkEntry, check_link_target, is_zero,
 };
-use crate::keys::check_step_name;
+use crate::imported::Imported;
+use crate::keys::{FileKeys, RunKeys, check_step_name, is_in_layout};
 use crate::links::check_links;
 use crate::members;
 use crate::step_origin::StepOrigin;
@@ -38,6 +39,9 @@ pub struct PartManifest {
     pub format: u32,
     /// Step and attempt.
     pub id: StepId,
+    /// Where its objects are, if another program has written them. Omitted for objects in stepvault's layout.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub imported: Option<Imported>,
     /// The paths of a step that consists of several, in the order in which a restore has to create them. Empty and
     /// omitted if the checkpoint is one directory or file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -70,6 +74,44 @@ impl PartManifest {
     pub fn data_bytes(&self) -> u64 {
         // The sum was checked for overflow when the manifest was read or built.
         self.files.iter().map(|file| file.size_bytes).sum()
+    }
+
+    /// Returns where its files are on the remote. Nothing else may derive the key of a file of a committed step.
+    pub fn file_keys(&self) -> FileKeys {
+        match &self.imported {
+            Some(imported) => imported.file_keys(),
+            None => RunKeys::new(self.run.clone()).files(&self.name, self.id),
+        }
+    }
+
+    /// Returns the text with which the keys of all its files begin, as long as it can be.
+    pub fn listed_prefix(&self) -> String {
+        let keys = self.file_keys();
+        let prefix = keys.prefix().to_owned();
+        let (Some(_), Some(first), Some(last)) = (&self.imported, self.files.first(), self.files.last())
+        else {
+            return prefix;
+        };
+        let pairs = first.path.as_str().chars().zip(last.path.as_str().chars());
+        prefix + &pairs.take_while(|(one, other)| one == other).map(|(one, _)| one).collect::<String>()
+    }
+
+    /// Checks the format, and that an imported part names no object that stepvault may have written: what is one step's
+    /// would be deleted with another.
+    fn check_imported(&self) -> Result<()> {
+        let due = if self.imported.is_some() { FORMAT_OF_IMPORTED } else { FORMAT };
+        if self.format != due {
+            return Err(inconsistent(format!(
+                "it has format {}, and its members are those of format {due}",
+                self.format
+            )));
+        }
+        let Some(imported) = &self.imported else { return Ok(()) };
+        let mut named = imported.prefix.iter().chain(self.files.iter().map(|file| &file.path));
+        match named.find(|path| is_in_layout(path.as_str())) {
+            Some(path) => Err(inconsistent("it names an object of stepvault's own layout").on(path)),
+            None => Ok(()),
+        }
     }
 
     fn check_shape(&self) -> Result<()> {
@@ -139,14 +181,10 @@ impl PartManifest {
 
 impl Record for PartManifest {
     const WHAT: &'static str = "part manifest";
+    const NEWEST_FORMAT: u32 = FORMAT_OF_IMPORTED;
 
     fn check(&self) -> Result<()> {
-        if self.format != FORMAT {
-            return Err(inconsistent(format!(
-                "it has format {}, and this stepvault knows {FORMAT}",
-                self.format
-            )));
-        }
+        self.check_imported()?;
         check_step_name(&self.name)?;
         if self.files.len() + self.directories.len() + self.symlinks.len() > MAX_ENTRIES {
             return Err(inconsistent(format!("more than {MAX_ENTRIES} entries")));

@@ -49,6 +49,7 @@ fn manifest() -> PartManifest {
             directory(Some("empty")),
         ],
         symlinks: vec![link("a/l", "../y"), link("z", "a")],
+        imported: None,
         members: Vec::new(),
         origin: StepOrigin::default(),
     }
@@ -372,4 +373,59 @@ fn links_stay_inside_the_checkpoint() {
         let text = why(from, target).unwrap();
         assert!(text.ends_with(fault), "{text}: {fault}");
     }
+}
+
+fn imported(prefix: Option<&str>) -> PartManifest {
+    let imported = Imported { prefix: prefix.map(path) };
+    PartManifest { format: FORMAT_OF_IMPORTED, imported: Some(imported), symlinks: Vec::new(), ..manifest() }
+}
+
+#[test]
+fn the_manifest_alone_says_where_its_files_are() {
+    let keys = |manifest: &PartManifest| manifest.file_keys().key(&path("y")).unwrap();
+    assert_eq!(keys(&manifest()), "run/000000000001.a1/step_1/y");
+    assert_eq!(keys(&imported(Some("old/run/step_1"))), "old/run/step_1/y");
+    assert_eq!(keys(&imported(None)), "y");
+    assert_eq!(manifest().listed_prefix(), "run/000000000001.a1/step_1/");
+    // Its files are a/b/x and y.
+    assert_eq!(imported(Some("old")).listed_prefix(), "old/");
+    let of_two = |one, other| PartManifest { files: vec![file(one), file(other)], ..imported(Some("old")) };
+    assert_eq!(of_two("step_1.a", "step_1.b").listed_prefix(), "old/step_1.");
+    assert_eq!(of_two("ä1", "ä2").listed_prefix(), "old/ä");
+}
+
+#[test]
+fn an_imported_part_has_a_format_that_older_programs_refuse() {
+    /// The manifest as a program knows it that cannot import.
+    #[derive(Debug, Serialize, Deserialize)]
+    struct Older {
+        format: u32,
+    }
+    impl Record for Older {
+        const WHAT: &'static str = "part manifest";
+    }
+    let bytes = encode(&imported(Some("old"))).unwrap();
+    assert_eq!(decode::<PartManifest>(&bytes, "here").unwrap(), imported(Some("old")));
+    let error = decode::<Older>(&bytes, "here").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NewerFormat);
+    for wrong in [
+        PartManifest { format: FORMAT, ..imported(Some("old")) },
+        PartManifest { format: FORMAT_OF_IMPORTED, ..manifest() },
+    ] {
+        let text = wrong.check().unwrap_err().to_string();
+        assert!(text.contains("its members are those of format"), "{text}");
+    }
+}
+
+#[test]
+fn an_imported_part_names_no_object_of_a_run() {
+    for prefix in ["other/.stepvault/commits", "other/000000000100.a2/step_100", "other/000000000100.a1r2"] {
+        let text = imported(Some(prefix)).check().unwrap_err().to_string();
+        assert!(text.contains("stepvault's own layout"), "{prefix}: {text}");
+    }
+    let mut inner = imported(None);
+    inner.directories.push(directory(Some("run")));
+    inner.directories.push(directory(Some("run/000000000001.a1")));
+    inner.files = vec![file("run/000000000001.a1/x")];
+    assert!(inner.check().unwrap_err().to_string().contains("stepvault's own layout"));
 }

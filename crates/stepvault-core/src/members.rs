@@ -178,6 +178,7 @@ mod tests {
             files: vec![FileEntry::from_parts(path("b"), 0o644, Timestamp::default(), &empty).unwrap()],
             directories: directories(&["a"]),
             symlinks: Vec::new(),
+            imported: None,
             members: Vec::new(),
             origin: crate::step_origin::StepOrigin::default(),
         };

@@ -327,6 +327,8 @@ fn decide(
     let (id, to) = (commit.id, &context.to);
     match target.commits.get(&id).map(|found| &found.commit) {
         Some(Ok(known)) if known == commit => return CopyDecision::Present,
+        // On the target it has other records, which its manifests tell.
+        Some(Ok(_)) if commit.is_imported() => return CopyDecision::Copy,
         Some(Ok(_)) => {
             return CopyDecision::Fail(conflict(to, id).because("it has other files there").name_taken());
         }

@@ -264,11 +264,16 @@ impl<'a> Known<'a> {
                 known.referenced.extend(listed.get(key.as_str()));
             }
             let mut unlisted = HashSet::new();
-            for file in manifests.iter().flat_map(|manifest| &manifest.files) {
-                let key = remote.keys.data(&commit.name, id, &file.path)?;
-                match listed.get(key.as_str()) {
-                    Some(key) => drop(known.referenced.insert(key)),
-                    None => drop(unlisted.insert(key)),
+            for manifest in &manifests {
+                let keys = manifest.file_keys();
+                for file in &manifest.files {
+                    let key = keys.key(&file.path)?;
+                    match listed.get(key.as_str()) {
+                        Some(key) => drop(known.referenced.insert(key)),
+                        // No object of the layout can be an imported file.
+                        None if manifest.imported.is_some() => {}
+                        None => drop(unlisted.insert(key)),
+                    }
                 }
             }
             if !unlisted.is_empty() && !known.removed.contains(id) {

@@ -41,6 +41,7 @@ pub mod exclusive;
 pub mod explain;
 pub mod follow;
 pub mod gc;
+pub mod import;
 pub mod inspect;
 pub mod launches;
 pub mod local_digest;

@@ -263,6 +263,7 @@ impl SealRecord {
             files,
             directories: self.directories.clone(),
             symlinks: self.symlinks.clone(),
+            imported: None,
             members: self.members.clone(),
             origin: self.origin.clone(),
         }

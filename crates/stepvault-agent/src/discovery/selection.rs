@@ -5,9 +5,9 @@ use std::path::Path;
 
 use stepvault_core::config::LinkPolicy;
 use stepvault_core::entries::SymlinkEntry;
-use stepvault_core::step_origin::{BestName, MAX_LINKS, StepOrigin};
+use stepvault_core::step_origin::{BestName, MAX_LINKS};
 use stepvault_core::{RelativePath, Step};
-use stepvault_formats::find::{Found, FoundStep};
+use stepvault_formats::find::{Found, FoundStep, StepIdentity};
 use stepvault_formats::profile::{PathGlob, Profile, last_component};
 use stepvault_local::tree::Checkpoint;
 
@@ -128,34 +128,20 @@ fn leave_out_other_counts(profile: &Profile, steps: &mut Vec<Cow<'_, FoundStep>>
     left_out
 }
 
-/// Returns the number and checkpoint that a step is sealed as, or why it cannot be sealed. Without a number it gets the
-/// next one of the run. A multi-path step has no name of its own, and keeps its paths relative to the watched directory.
+/// Returns the number and checkpoint that a step is sealed as, or why it cannot be sealed.
 pub(super) fn identity(
     profile: &Profile,
     directory: &Path,
     step: &FoundStep,
 ) -> Result<(Option<Step>, Checkpoint), String> {
-    let number = step.step.map(Step::new).transpose();
-    // A file may state a number that no step can have.
-    let number = match number {
-        Err(_) if step.rewritten => None,
-        other => other.map_err(|error| error.to_string())?,
+    let watched = directory.file_name().and_then(|name| name.to_str());
+    let StepIdentity { number, name, members, origin } = step.identity(profile, watched)?;
+    let source = match step.members.as_slice() {
+        [path] => directory.join(path),
+        _ => directory.to_owned(),
     };
-    if number.is_none() && !step.rewritten {
-        return Err("its name contains no step number".to_owned());
-    }
-    let mut checkpoint = match step.members.as_slice() {
-        [path] => Checkpoint::of_path(&directory.join(path), last_component(path)),
-        members => Checkpoint {
-            members: (members.iter().map(RelativePath::new))
-                .collect::<stepvault_core::Result<_>>()
-                .map_err(|error| error.to_string())?,
-            ..Checkpoint::of_path(directory, step.name(profile))
-        },
-    };
-    checkpoint.origin = origin_of(profile, directory, step)?;
-    checkpoint.links = links_of(profile, step);
-    Ok((number, checkpoint))
+    let links = links_of(profile, step);
+    Ok((number, Checkpoint { members, origin, links, ..Checkpoint::of_path(&source, name) }))
 }
 
 /// Records the steps that a checkpoint names as the best, and the links that lead the trainer to it.
@@ -169,23 +155,6 @@ pub(super) fn add_names(checkpoint: &mut Checkpoint, best: Vec<BestName>, found:
     });
     checkpoint.origin.links = links.filter_map(Result::ok).take(MAX_LINKS).collect();
     checkpoint.origin.best = best;
-}
-
-/// Returns what a restore needs to know of a step that the profile has found. A profile made from the run's own pattern
-/// says nothing about the trainer.
-fn origin_of(profile: &Profile, watched: &Path, step: &FoundStep) -> Result<StepOrigin, String> {
-    let directory = match step.members.as_slice() {
-        [path] => path.rsplit_once('/').map(|(directory, _)| directory),
-        _ => None,
-    };
-    let directory = directory.map(RelativePath::new).transpose();
-    let directory = directory.map_err(|error| error.to_string())?;
-    let name = watched.file_name().and_then(|name| name.to_str());
-    let found_by = match profile.names {
-        Some(_) => StepOrigin { rewritten: step.rewritten, ..StepOrigin::default() },
-        None => step.origin(profile),
-    };
-    Ok(StepOrigin { watched: name.map(str::to_owned).filter(|_| directory.is_some()), directory, ..found_by })
 }
 
 /// Returns how the files of a step may be linked or copied.

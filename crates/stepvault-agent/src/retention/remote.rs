@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use stepvault_core::config::RunSettings;
 use stepvault_core::retention::KeepRules;
 use stepvault_core::{Error, ErrorKind, Result, StepId, Timestamp};
 use stepvault_engine::prune::{PruneReport, RemotePrune, prune_remote};
@@ -28,13 +29,15 @@ pub(crate) struct PrunedRun {
     /// The run's other remotes, each wrapped in a timeout: their pins count here too.
     others: Vec<RunRemote>,
     rules: KeepRules,
+    manages_imported: bool,
     denials: u32,
     not_before: Option<Instant>,
 }
 
 impl PrunedRun {
-    pub(crate) fn new(remote: RunRemote, others: Vec<RunRemote>, rules: KeepRules) -> Self {
-        Self { remote, others, rules, denials: 0, not_before: None }
+    pub(crate) fn new(remote: RunRemote, others: Vec<RunRemote>, run: &RunSettings) -> Self {
+        let (rules, manages_imported) = (run.keep_remote.clone(), run.manage_imported);
+        Self { remote, others, rules, manages_imported, denials: 0, not_before: None }
     }
 }
 
@@ -127,6 +130,7 @@ impl PruneTask {
         let prune = RemotePrune {
             remote: run.remote.clone(),
             rules: run.rules.clone(),
+            manages_imported: run.manages_imported,
             maximum_deletions: None,
             pinned_elsewhere,
             observer: Arc::clone(&reporter.observer),

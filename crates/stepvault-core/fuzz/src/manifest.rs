@@ -144,6 +144,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         files: vec![file("a/b/model.pt", b"weights"), file("a/config.json", b"{}"), file("x", b"")],
         directories: vec![directory(None), directory(Some("a")), directory(Some("a/b"))],
         symlinks: vec![link("a/b/up", "../.."), link("in", "a/b/up/x"), link("last", "a/../x")],
+        imported: None,
         members: Vec::new(),
         origin: stepvault_core::step_origin::StepOrigin::default(),
     };

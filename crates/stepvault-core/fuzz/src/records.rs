@@ -127,6 +127,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
             manifest_bytes: 700,
             data_bytes: 9 << 20,
             file_count: 2,
+            imported: None,
         }],
         written_at: Timestamp::from_seconds(1_760_000_000),
         metrics: [("eval_loss".to_owned(), 1.5)].into(),

@@ -264,6 +264,8 @@ pub struct RunSettings {
     pub exclusive: bool,
     /// Whether the trainer announces its steps, so that one that is not announced is sealed after a quiet time only.
     pub announced: bool,
+    /// Whether a prune deletes the objects of imported steps too, instead of their records alone.
+    pub manage_imported: bool,
     /// The algorithm of the digests that prove the content of its steps; `None` for the one of its newest step, or the one
     /// that suits the processor.
     pub digest: Option<DigestAlgorithm>,

@@ -68,6 +68,7 @@ fn settings(
         shared: table.boolean("shared", false),
         exclusive: table.boolean("exclusive", false),
         announced: table.boolean("announced", false),
+        manage_imported: table.boolean("manage-imported", false),
         digest: table.choice("digest", Some("auto"), &digests).unwrap_or_default(),
         metrics_file: table.inner_path("metrics-file"),
         metrics: table.text_map("metrics"),

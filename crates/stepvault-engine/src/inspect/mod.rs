@@ -76,6 +76,8 @@ pub struct Inspection {
     pub below: Vec<RunBelow>,
     /// What a user should know besides.
     pub warnings: Vec<String>,
+    /// Whether its paths begin with the name of the directory that was asked for, which is itself a step.
+    pub is_from_above: bool,
     /// The runs of stepvault whose records lie here, by their paths; empty for the directory itself.
     pub runs: Vec<String>,
 }
@@ -264,7 +266,7 @@ fn judge(subject: Subject, request: &InspectRequest<'_>, now: Timestamp) -> Resu
     };
     above = above.filter(|above| below.is_empty() || is_named_so(above));
     if let Some(above) = above.take_if(|above| above.shows_step_of(&inside)) {
-        return Ok(Inspection { runs, ..above.checked(request) });
+        return Ok(Inspection { runs, is_from_above: true, ..above.checked(request) });
     }
     // A directory with a number in its name, such as `trial_0`, is no step if it holds the steps of a framework.
     inside.found.steps.retain(|step| {
@@ -272,7 +274,7 @@ fn judge(subject: Subject, request: &InspectRequest<'_>, now: Timestamp) -> Resu
         !below.iter().any(is_in_step)
     });
     if let Some(above) = above.filter(|above| above.shows_step_of(&inside)) {
-        return Ok(Inspection { runs, ..above.checked(request) });
+        return Ok(Inspection { runs, is_from_above: true, ..above.checked(request) });
     }
     Ok(Inspection { below, runs, ..inside.checked(request) })
 }
@@ -471,6 +473,7 @@ impl UncheckedSteps<'_> {
             found: self.found,
             below: Vec::new(),
             warnings,
+            is_from_above: false,
             runs: Vec::new(),
         }
     }

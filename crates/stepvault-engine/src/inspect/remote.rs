@@ -162,6 +162,18 @@ impl RemoteDirectory {
         }
     }
 
+    /// Returns the key of the directory to which the paths of an inspection are relative; `None` for the store's own.
+    pub(crate) fn directory_of(&self, inspection: &Inspection) -> Option<String> {
+        let url = if inspection.is_from_above { above(&self.url) } else { self.url.clone() };
+        Some(url.prefix).filter(|prefix| !prefix.is_empty())
+    }
+
+    /// Returns what was listed, by paths as an inspection has them.
+    pub(crate) fn tree_of(&self, inspection: &Inspection) -> Tree {
+        let name = if inspection.is_from_above { last_component(&self.url.prefix) } else { "" };
+        self.view(name).tree
+    }
+
     /// Returns the inside of this directory as seen from the one above it, or as it is for an empty name.
     fn view(&self, name: &str) -> View {
         let tree = self.reader.tree.clone();

@@ -49,6 +49,8 @@ pub(super) struct StepToRemove {
     pub(super) id: StepId,
     /// The name of its checkpoint.
     pub(super) name: String,
+    /// Where its files are, for messages.
+    pub(super) location: String,
     /// Bytes of its files, if known.
     pub(super) bytes: Option<u64>,
 }
@@ -78,6 +80,8 @@ pub(super) struct Erasure<'a> {
     /// Number of tombstones in the run, at most, once all are written.
     pub(super) known_tombstones: usize,
     pub(super) tombstones: Tombstones,
+    /// Whether the objects of imported steps are deleted with their records.
+    pub(super) manages_imported: bool,
 }
 
 impl Erasure<'_> {
@@ -100,15 +104,13 @@ impl Erasure<'_> {
     /// Removes a group of steps, and reports each to the observer.
     async fn remove_group(&self, group: &[StepToRemove], report: &mut PruneReport) -> Result<()> {
         let remote = self.remote;
-        let locations = group.iter().map(|step| remote.step_location(&step.name, step.id));
-        let locations: Vec<String> = locations.collect();
         let mut removals = Vec::with_capacity(group.len());
-        for (step, location) in group.iter().zip(&locations) {
+        for step in group {
             let operation = Operation {
                 kind: OperationKind::Removal,
                 tier: &remote.tier,
                 id: step.id,
-                location,
+                location: &step.location,
                 files: 0,
                 bytes: step.bytes,
             };
@@ -279,7 +281,8 @@ impl Erasure<'_> {
     }
 
     /// Returns the keys of the files that these part manifests name. Other objects below a step's label are not known
-    /// to belong to it, and are left to gc, as are the files of a manifest that cannot be read.
+    /// to belong to it, and are left to gc, as are the files of a manifest that cannot be read. Imported files stay unless
+    /// the run manages them (S7).
     async fn named_data(&self, parts: &[(StepId, String, u64)]) -> Result<Vec<String>> {
         let remote = self.remote;
         let largest_bytes = parts.iter().map(|(_, _, bytes)| *bytes).max().unwrap_or(0);
@@ -292,8 +295,11 @@ impl Erasure<'_> {
                 ));
                 return Ok(Vec::new());
             };
-            let files = manifest.files.iter();
-            files.map(|file| remote.keys.data(&manifest.name, *id, &file.path)).collect()
+            if manifest.imported.is_some() && !self.manages_imported {
+                return Ok(Vec::new());
+            }
+            let keys = manifest.file_keys();
+            manifest.files.iter().map(|file| keys.key(&file.path)).collect()
         });
         let mut keys: Vec<String> = named.await?.into_iter().flatten().collect();
         // Nodes may name the same file.

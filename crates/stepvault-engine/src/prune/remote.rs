@@ -9,6 +9,7 @@ use stepvault_core::retention::{
     Elsewhere, Guards, KeepRules, LocalLimits, Needed, RetentionPlan, StepFacts, TierView, Verdict, Verified,
     abandoned_steps, plan,
 };
+use stepvault_core::words::count;
 use stepvault_core::{Observer, Result, StepId, Timestamp};
 
 use super::PruneReport;
@@ -32,6 +33,8 @@ pub struct RemotePrune {
     pub rules: KeepRules,
     /// Maximum number of steps to delete at once.
     pub maximum_deletions: Option<u32>,
+    /// Whether the objects of imported steps are deleted with their records.
+    pub manages_imported: bool,
     /// Pins on other tiers; they also hold here.
     pub pinned_elsewhere: BTreeSet<StepId>,
     /// Receives progress and warnings.
@@ -117,6 +120,7 @@ async fn prune_leased(prune: &RemotePrune, lease: &HeldLease) -> Result<PruneRep
         known_parts: commits.iter().map(|commit| commit.parts.len()).sum(),
         known_tombstones: 0,
         tombstones: Tombstones::Written,
+        manages_imported: prune.manages_imported,
     };
     if report.plan.refusal.is_none() {
         erasure.known_tombstones = finish_tombstoned(prune, &erasure, &mut report).await?;
@@ -131,8 +135,13 @@ async fn prune_leased(prune: &RemotePrune, lease: &HeldLease) -> Result<PruneRep
     let dropped = dropped.iter().filter_map(|decision| commits.get(&decision.id));
     let to_remove: Vec<StepToRemove> = dropped
         .map(|commit| {
-            let bytes = Some(commit.data_bytes());
-            StepToRemove { id: commit.id, name: commit.name.clone(), bytes }
+            let location = prune.remote.location_of(commit);
+            StepToRemove {
+                id: commit.id,
+                name: commit.name.clone(),
+                location,
+                bytes: Some(commit.data_bytes()),
+            }
         })
         .collect();
     erasure.known_tombstones += to_remove.len();
@@ -168,7 +177,12 @@ async fn remote_view(prune: &RemotePrune, now: SystemTime, lease: Option<&HeldLe
                     id,
                     amends: commit.amends,
                     name: commit.name.clone(),
-                    created: Timestamp::from(found.object.modified),
+                    // Both by the store's clock: when the newest object of an imported step was written.
+                    created: if commit.is_imported() {
+                        commit.written_at
+                    } else {
+                        Timestamp::from(found.object.modified)
+                    },
                     bytes: commit.data_bytes(),
                     reclaimable_bytes: commit.data_bytes(),
                     best: commit.best.clone(),
@@ -205,9 +219,28 @@ fn empty_view(remote: &RunRemote, now: SystemTime) -> TierView {
     }
 }
 
+/// Plans by verified steps, and says of imported ones that their objects stay.
+async fn decide(prune: &RemotePrune, found: Found) -> Result<(RetentionPlan, Vec<Commit>)> {
+    let (mut plan, commits) = decide_verified(prune, found).await?;
+    let imported: BTreeSet<StepId> =
+        commits.iter().filter(|commit| commit.is_imported()).map(|commit| commit.id).collect();
+    let left = plan.deletions().into_iter().filter(|decision| imported.contains(&decision.id));
+    let (steps, bytes) =
+        left.fold((0, 0_u64), |(steps, bytes), step| (steps + 1, bytes.saturating_add(step.bytes)));
+    if steps > 0 && !prune.manages_imported {
+        plan.freed_bytes = plan.freed_bytes.saturating_sub(bytes);
+        plan.warnings.push(format!(
+            "{} of another program: only the records are removed, and the objects stay (manage-imported = true in the \
+             run's configuration removes them too)",
+            count(steps, "imported step")
+        ));
+    }
+    Ok((plan, commits))
+}
+
 /// Plans as if every step were sound, verifies those that the plan relies on, and plans again without the unsound ones,
 /// until all that are relied on have been verified. Steps that are removed anyway are not checked.
-async fn decide(prune: &RemotePrune, mut found: Found) -> Result<(RetentionPlan, Vec<Commit>)> {
+async fn decide_verified(prune: &RemotePrune, mut found: Found) -> Result<(RetentionPlan, Vec<Commit>)> {
     let guards = Guards { required_remotes: Vec::new(), maximum_deletions: prune.maximum_deletions };
     let limits = LocalLimits::default();
     let mut listed: BTreeSet<StepId> = BTreeSet::new();
@@ -329,7 +362,8 @@ async fn finish_tombstoned(
             None if !is_retired(id) => return Ok(None),
             None => id.label(),
         };
-        Ok(Some(StepToRemove { id, name, bytes: None }))
+        let location = remote.step_location(&name, id);
+        Ok(Some(StepToRemove { id, name, location, bytes: None }))
     });
     let to_remove: Vec<StepToRemove> = named.await?.into_iter().flatten().collect();
     erasure.remove(&to_remove, report).await?;
@@ -356,6 +390,7 @@ mod tests {
             data_bytes: 10,
             digest: DigestAlgorithm::Sha256,
             file_count: 1,
+            imported: None,
         };
         Commit {
             format: FORMAT,

@@ -1,7 +1,7 @@
 //! Seals a finished checkpoint and uploads it to every remote.
 
 mod number;
-mod seal;
+pub(crate) mod seal;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

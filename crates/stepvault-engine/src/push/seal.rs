@@ -593,7 +593,7 @@ impl Sealing<'_> {
 
 /// Returns the algorithm for the next step of a run: that of its newest step in the vault, else on the first remote that
 /// answers, else the one that suits this processor.
-async fn choose_digest(sealed: &[SealedStep], remotes: &[RunRemote]) -> Result<DigestAlgorithm> {
+pub(crate) async fn choose_digest(sealed: &[SealedStep], remotes: &[RunRemote]) -> Result<DigestAlgorithm> {
     if let Some(newest) = sealed.iter().max_by_key(|step| step.id()) {
         return Ok(newest.record().digest);
     }

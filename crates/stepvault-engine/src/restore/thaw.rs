@@ -41,7 +41,7 @@ pub(super) async fn thaw_files(
         Source::Local(_) => None,
     });
     let Some(remote) = remote else { return Ok(()) };
-    let keys = step.files.iter().map(|file| remote.keys.data(&step.name, step.id, &file.path));
+    let keys = step.files.iter().map(|file| step.keys.key(&file.path));
     let keys = keys.collect::<Result<Vec<_>>>()?;
     let leases = take_leases(context, step).await;
     let thawed = wait_until_readable(context, remote, step.id, keys, options).await;

@@ -157,7 +157,8 @@ pub async fn read_part_manifest(
         && manifest.name == commit.name
         && manifest.shape == commit.shape
         && manifest.data_bytes() == part.data_bytes
-        && manifest.files.len() as u64 == part.file_count;
+        && manifest.files.len() as u64 == part.file_count
+        && manifest.imported == part.imported;
     if consistent { Ok(manifest) } else { Err(damaged("it contradicts its commit")) }
 }
 

@@ -1,6 +1,7 @@
 //! One run on one remote: its keys, its marker, and the reading and writing of records.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -10,9 +11,11 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use stepvault_core::codec::{MAX_RECORD_BYTES, Record, decode, encode};
+use stepvault_core::commit::Commit;
 use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest, PartHasher};
 use stepvault_core::file_parts::FileParts;
 use stepvault_core::ids::{NodeName, RemoteName, RunName, StepId};
+use stepvault_core::imported::Imported;
 use stepvault_core::keys::{KeyKind, RunKeys};
 use stepvault_core::observe::Tier;
 use stepvault_core::records::VaultMarker;
@@ -105,6 +108,15 @@ impl RunRemote {
     pub fn step_location(&self, name: &str, id: StepId) -> String {
         let (url, prefix) = (self.store.url(), self.keys.data_prefix(name, id));
         format!("{}/{}", url.trim_end_matches('/'), prefix.trim_end_matches('/'))
+    }
+
+    /// Returns the location of a committed step's data, for messages.
+    pub(crate) fn location_of(&self, commit: &Commit) -> String {
+        match commit.parts.iter().find_map(|part| part.imported.as_ref()) {
+            Some(Imported { prefix: Some(prefix) }) => self.describe(prefix.as_str()),
+            Some(Imported { prefix: None }) => self.store.url().to_owned(),
+            None => self.step_location(&commit.name, commit.id),
+        }
     }
 
     /// Returns the bytes of an object of at most [`MAX_RECORD_BYTES`]; `None` when it does not exist.
@@ -413,12 +425,7 @@ impl RunRemote {
             (None, Some(_)) => return Err(gone(&self.settings, &self.describe(&key))),
             (None, None) => {
                 self.ensure_known_store(vault).await?;
-                match self.create_record(&key, &marker).await {
-                    Ok(_) => marker,
-                    // Another writer was first; its marker is used.
-                    Err(error) if error.kind() == ErrorKind::Conflict => self.marker().await?.ok_or(error)?,
-                    Err(error) => return Err(error),
-                }
+                self.create_marker().await?
             }
         };
         if let Some(expected) = expected {
@@ -430,12 +437,65 @@ impl RunRemote {
         Ok(marker)
     }
 
+    /// Returns the marker, after writing it if there is none, for a caller without a vault.
+    pub(crate) async fn ensure_marker_without_vault(&self) -> Result<VaultMarker> {
+        match self.marker().await? {
+            Some(marker) => Ok(marker),
+            None => self.create_marker().await,
+        }
+    }
+
+    async fn create_marker(&self) -> Result<VaultMarker> {
+        let marker = VaultMarker::new(random::identity());
+        match self.create_record(&self.keys.marker(), &marker).await {
+            Ok(_) => Ok(marker),
+            // Another writer was first; its marker is used.
+            Err(error) if error.kind() == ErrorKind::Conflict => self.marker().await?.ok_or(error),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Deletes keys in batches.
     pub async fn delete(&self, keys: Vec<String>) -> Result<()> {
         for batch in keys.chunks(1000) {
             self.store.delete(batch).await?;
         }
         Ok(())
+    }
+
+    /// Reads a range of an object and digests it. A response that breaks off is continued.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Damaged`] when the object is shorter.
+    pub(crate) async fn digest_range(
+        &self,
+        key: &str,
+        range: Range<u64>,
+        algorithm: DigestAlgorithm,
+    ) -> Result<PartDigest> {
+        let mut hasher = PartHasher::new(algorithm);
+        let (length, mut breaks) = (range.end - range.start, BodyRetries::default());
+        while hasher.size_bytes() < length {
+            let before = hasher.size_bytes();
+            let mut stream = self.store.read(key, Some(range.start + before..range.end)).await?;
+            let ended = loop {
+                match stream.next().await {
+                    Some(Ok(piece)) => hasher.update(&piece),
+                    Some(Err(error)) => break Some(error),
+                    None => break None,
+                }
+            };
+            drop(stream);
+            match ended {
+                Some(error) => breaks.wait(error, hasher.size_bytes() > before).await?,
+                None if hasher.size_bytes() == length => {}
+                None => {
+                    return Err(Error::new(ErrorKind::Damaged, "a read returned another number of bytes")
+                        .on(self.describe(key)));
+                }
+            }
+        }
+        Ok(hasher.finish())
     }
 
     /// Reads an object from end to end and digests it in parts of `part_size_bytes`.

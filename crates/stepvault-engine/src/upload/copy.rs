@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use stepvault_core::commit::{Commit, CommittedPart};
 use stepvault_core::digest::{ContentDigest, Crc32c, FileDigest, PartDigest};
 use stepvault_core::ids::{NodeName, StepId};
-use stepvault_core::keys::RunKeys;
 use stepvault_core::manifest::{FileEntry, PartManifest};
 use stepvault_core::{Error, ErrorKind, Observer, RemoteSettings, Result};
 use stepvault_local::vault::Vault;
@@ -88,7 +87,7 @@ impl CopySources {
             return Self::default();
         }
         let planned = match previous_part(remote, vault, id, node).await {
-            Ok(Some(previous)) => Copies::plan(&sizes, &previous, &remote.keys),
+            Ok(Some(previous)) => Copies::plan(&sizes, &previous),
             Ok(None) => Ok(Copies::default()),
             Err(error) => Err(error),
         };
@@ -275,14 +274,14 @@ impl Copies {
     ///
     /// # Errors
     /// When a path of the manifest yields no valid key.
-    fn plan(wanted_sizes_bytes: &BTreeSet<u64>, earlier: &PartManifest, keys: &RunKeys) -> Result<Self> {
-        let mut copies = Self::default();
+    fn plan(wanted_sizes_bytes: &BTreeSet<u64>, earlier: &PartManifest) -> Result<Self> {
+        let (mut copies, keys) = (Self::default(), earlier.file_keys());
         for file in &earlier.files {
             let size = file.size_bytes;
             if size == 0 || !wanted_sizes_bytes.contains(&size) {
                 continue;
             }
-            let source = copies.add_file(file, keys.data(&earlier.name, earlier.id, &file.path)?);
+            let source = copies.add_file(file, keys.key(&file.path)?);
             // A file with one part is copied as a whole.
             if file.parts_content.len() > 1 {
                 for (index, content) in (0..).zip(&file.parts_content) {
@@ -360,14 +359,14 @@ mod tests {
             files: files.iter().map(file).collect(),
             directories: Vec::new(),
             symlinks: Vec::new(),
+            imported: None,
             members: Vec::new(),
             origin: stepvault_core::step_origin::StepOrigin::default(),
         }
     }
 
     fn plan(sizes: &[u64], files: &[(&str, &str, u64)]) -> Copies {
-        let keys = RunKeys::new(RunName::new("run").unwrap());
-        Copies::plan(&sizes.iter().copied().collect(), &manifest(files), &keys).unwrap()
+        Copies::plan(&sizes.iter().copied().collect(), &manifest(files)).unwrap()
     }
 
     fn file(letters: &str, last_bytes: u64) -> FileDigest {

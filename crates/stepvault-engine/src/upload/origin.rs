@@ -100,8 +100,10 @@ impl FileSource {
 pub struct SourceStep {
     pub(super) remote: RunRemote,
     pub(super) commit: Commit,
-    /// In the order of the commit's parts.
+    /// In the order of the commit's parts, as they are written on the target.
     pub(super) manifests: Vec<PartManifest>,
+    /// Where the files of each manifest are on the source.
+    keys: Vec<FileKeys>,
     /// As if all its parts had been sealed here. Each of its files is in one of the manifests.
     record: SealRecord,
 }
@@ -114,6 +116,8 @@ impl SourceStep {
     pub async fn read(remote: &RunRemote, id: StepId) -> Result<Self> {
         let commit = read_commit(remote, id).await?;
         let manifests = read_manifests(remote, &commit).await?;
+        let keys = manifests.iter().map(PartManifest::file_keys).collect();
+        let (commit, manifests) = in_own_layout(commit, manifests)?;
         let claim = remote.read_usable_record::<Claim>(&remote.keys.claim(id)).await?;
         let nodes = || NodeSet::new(commit.parts.iter().map(|part| part.node.clone()));
         let (nodes, launch) = match claim {
@@ -145,7 +149,7 @@ impl SourceStep {
             symlinks: Vec::new(),
             written_at: commit.written_at,
         };
-        Ok(Self { remote: remote.clone(), commit, manifests, record })
+        Ok(Self { remote: remote.clone(), commit, manifests, keys, record })
     }
 
     /// Returns the digest of its commit, which determines all of it.
@@ -155,15 +159,14 @@ impl SourceStep {
 
     /// Returns one of its files: the only place that knows where a remote has the bytes of a step that is copied.
     pub(super) fn file(&self, path: &RelativePath) -> Result<RemoteFile> {
-        let found = self.manifests.iter().find_map(|manifest| {
+        let found = self.manifests.iter().zip(&self.keys).find_map(|(manifest, keys)| {
             let position = manifest.files.binary_search_by(|file| file.path.cmp(path)).ok()?;
-            manifest.files.get(position)
+            Some((manifest.files.get(position)?, keys))
         });
-        let entry = found.cloned().ok_or_else(|| {
+        let (entry, keys) = found.ok_or_else(|| {
             Error::new(ErrorKind::Failed, "cannot read a file that its step does not have").on(path)
         })?;
-        let key = self.remote.keys.data(&self.commit.name, self.commit.id, path)?;
-        Ok(RemoteFile { remote: self.remote.clone(), key, entry })
+        Ok(RemoteFile { remote: self.remote.clone(), key: keys.key(path)?, entry: entry.clone() })
     }
 
     /// Checks that the step still exists: what is removed on its remote is not copied any more.
@@ -180,6 +183,21 @@ impl SourceStep {
                 .because("it was removed from there meanwhile")),
         }
     }
+}
+
+/// Returns the records of a step as they are where its objects have stepvault's own layout: on the target of a copy, an
+/// imported step is like any other.
+fn in_own_layout(commit: Commit, mut manifests: Vec<PartManifest>) -> Result<(Commit, Vec<PartManifest>)> {
+    if !commit.is_imported() {
+        return Ok((commit, manifests));
+    }
+    let mut parts = Vec::with_capacity(manifests.len());
+    for manifest in &mut manifests {
+        (manifest.imported, manifest.format) = (None, FORMAT);
+        let bytes = encode(manifest)?;
+        parts.push(FoundPart::of(manifest, Sha256Digest::of(&bytes), bytes.len() as u64));
+    }
+    Ok((Commit::of(parts)?, manifests))
 }
 
 /// Returns the files of all parts, sorted by path. Two nodes may have written the same file.

@@ -293,6 +293,7 @@ impl Rig {
         RemotePrune {
             remote: self.remotes[0].clone(),
             rules: KeepRules { last: Some(last), ..KeepRules::default() },
+            manages_imported: false,
             maximum_deletions: None,
             pinned_elsewhere: BTreeSet::new(),
             observer: self.observer.clone(),

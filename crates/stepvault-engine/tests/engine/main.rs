@@ -24,6 +24,7 @@ mod doctor_remote;
 mod follow;
 mod gc;
 mod harness;
+mod import;
 mod inspect_remote;
 mod interruption;
 mod late_writer;

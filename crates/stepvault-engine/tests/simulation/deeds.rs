@@ -591,6 +591,7 @@ impl World {
         let prune = RemotePrune {
             remote: self.remotes(machine, &actor, run).swap_remove(store),
             rules,
+            manages_imported: false,
             maximum_deletions: (self.bug == Some(Bug::NeverPrunes)).then_some(0),
             pinned_elsewhere: BTreeSet::new(),
             observer: Arc::clone(&self.observer),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stepvault_core::keys::check_step_name;
 use stepvault_core::step_origin::{BestName, MAX_BEST, StepOrigin};
-use stepvault_core::{Step, Timestamp, Writer};
+use stepvault_core::{RelativePath, Step, Timestamp, Writer};
 
 use super::stated;
 use crate::pointer::PointerFound;
@@ -101,6 +101,19 @@ pub struct FoundStep {
     pub resumable: bool,
 }
 
+/// What a found step is stored as.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StepIdentity {
+    /// Its number, if its name or its content states one.
+    pub number: Option<Step>,
+    /// The name of its directory or file.
+    pub name: String,
+    /// Its paths in the directory that was searched, if there are several.
+    pub members: Vec<RelativePath>,
+    /// Where its trainer keeps it, and what wrote it.
+    pub origin: StepOrigin,
+}
+
 impl FoundStep {
     /// Returns whether it is complete.
     pub fn is_complete(&self) -> bool {
@@ -187,6 +200,36 @@ impl FoundStep {
             series: is_framework.then(|| self.series.clone()),
             ..StepOrigin::default()
         }
+    }
+
+    /// Returns what it is stored as, or why it cannot be stored. Without a number it gets the next one of the run. A step of
+    /// several paths has no name of its own, and keeps its paths relative to the directory that was searched, which is called
+    /// `directory`.
+    pub fn identity(&self, profile: &Profile, directory: Option<&str>) -> Result<StepIdentity, String> {
+        let shown = |error: stepvault_core::Error| error.to_string();
+        let number = match self.step.map(Step::new).transpose() {
+            // A file may state a number that no step can have.
+            Err(_) if self.rewritten => None,
+            other => other.map_err(shown)?,
+        };
+        if number.is_none() && !self.rewritten {
+            return Err("its name contains no step number".to_owned());
+        }
+        // A profile made from the run's own pattern says nothing about the trainer.
+        let found_by = match profile.names {
+            Some(_) => StepOrigin { rewritten: self.rewritten, ..StepOrigin::default() },
+            None => self.origin(profile),
+        };
+        let [path] = self.members.as_slice() else {
+            let members = self.members.iter().map(RelativePath::new);
+            let members = members.collect::<stepvault_core::Result<_>>().map_err(shown)?;
+            return Ok(StepIdentity { number, name: self.name(profile), members, origin: found_by });
+        };
+        let above = path.rsplit_once('/').map(|(above, _)| RelativePath::new(above));
+        let above = above.transpose().map_err(shown)?;
+        let watched = directory.map(str::to_owned).filter(|_| above.is_some());
+        let origin = StepOrigin { watched, directory: above, ..found_by };
+        Ok(StepIdentity { number, name: last_component(path).to_owned(), members: Vec::new(), origin })
     }
 
     /// Returns the reasons why it is not complete; empty when it is.

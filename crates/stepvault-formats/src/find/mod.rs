@@ -18,6 +18,7 @@ use self::companions::add_texts;
 use self::copies::leave_out_copies;
 pub use self::found::{
     Completeness, Extent, FindOptions, Found, FoundStep, LONGEST_SAVE_SECONDS, LinkFound, QuietRule,
+    StepIdentity,
 };
 pub use self::leftover::{Leftover, copied_files, leftovers};
 use self::units::{

@@ -142,6 +142,7 @@ pub(crate) fn manifest(root: &Path, step: u64) -> PartManifest {
         files: tree.files.iter().map(|file| entry(root, file.path.as_str())).collect(),
         directories: tree.directories,
         symlinks: tree.symlinks,
+        imported: None,
         members: Vec::new(),
         origin: stepvault_core::step_origin::StepOrigin::default(),
     }

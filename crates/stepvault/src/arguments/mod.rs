@@ -55,6 +55,7 @@ pub(crate) enum Command {
     Show(commands::inventory::ChosenStep),
     Status(commands::status::StatusArguments),
     Inspect(commands::inspect::InspectArguments),
+    Import(Box<commands::import::ImportArguments>),
     Estimate(Box<commands::estimate::EstimateArguments>),
     Explain(commands::explain::ExplainArguments),
     Verify(commands::verify::VerifyArguments),
@@ -100,6 +101,7 @@ impl Command {
             Self::Prune(_) | Self::Gc(_) => {
                 "the next prune completes deletions under way; a lease that is still held expires"
             }
+            Self::Import(_) => "what was imported stays; run the same command again to continue",
             Self::Wait(_) | Self::Drain(_) | Self::Announce(_) => "the agent is not affected",
             Self::Agent(_) => {
                 "sealed and uploaded parts are kept; the agent continues from there when it is started again"

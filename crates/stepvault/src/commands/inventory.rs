@@ -68,6 +68,8 @@ pub(super) struct ListedStep {
     pub(super) uploading: Vec<String>,
     /// Whether the step is pinned.
     pub(super) pinned: bool,
+    /// Whether its objects are where another program has written them.
+    pub(super) imported: bool,
     /// Whether a later attempt started at or before the step: retention removes such steps first.
     pub(super) abandoned: bool,
     /// Remotes on which the step is incomplete.
@@ -194,7 +196,8 @@ impl Inventory {
 
     /// Returns warnings of times that contradict the order of the steps.
     pub(super) fn warnings(&self) -> Vec<String> {
-        let own = self.steps.iter().filter(|step| !step.amends);
+        // The times of imported steps say when a tool copied them.
+        let own = self.steps.iter().filter(|step| !step.amends && !step.imported);
         time_warnings(own.filter_map(|step| Some((step.id, step.written_at?))), SystemClock.now())
     }
 }
@@ -256,6 +259,7 @@ pub(super) fn unknown(id: StepId) -> ListedStep {
         remotes: Vec::new(),
         uploading: Vec::new(),
         pinned: false,
+        imported: false,
         abandoned: false,
         incomplete: Vec::new(),
         metrics: BTreeMap::new(),
@@ -330,6 +334,7 @@ impl RemoteListing {
                     entry.began = commit.began.as_ref().map(evidence_text);
                     entry.written_at = Some(commit.written_at);
                     entry.amends = commit.amends;
+                    entry.imported |= commit.is_imported();
                     entry.metrics.extend(commit.metrics);
                     entry.name = Some(commit.name);
                 }

@@ -14,6 +14,7 @@ pub(crate) mod explain;
 pub(crate) mod follow;
 pub(crate) mod gc;
 pub(crate) mod generated;
+pub(crate) mod import;
 pub(crate) mod init;
 pub(crate) mod inspect;
 pub(crate) mod inventory;
@@ -84,6 +85,7 @@ async fn dispatch(session: &Session, command: Command) -> Result<ExitCode> {
         Command::Unpin(chosen) => pin::change(session, &chosen, None).await,
         Command::Gc(arguments) => gc::run(session, &arguments).await,
         Command::Remote(action) => remote::run(session, &action).await,
+        Command::Import(arguments) => import::run(session, *arguments).await,
         Command::Inspect(arguments) => inspect::run(session, arguments).await,
         Command::Estimate(arguments) => Box::pin(estimate::run(session, *arguments)).await,
         Command::Explain(arguments) => Box::pin(explain::run(session, arguments)).await,

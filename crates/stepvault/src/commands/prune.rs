@@ -203,6 +203,7 @@ async fn prune_remote_tier(
     let prune = RemotePrune {
         remote: remote.clone(),
         rules: arguments.keep.over(&tiers.run.keep_remote),
+        manages_imported: tiers.run.manage_imported,
         maximum_deletions: arguments.max_delete,
         pinned_elsewhere,
         observer: tiers.observer(),

@@ -13,7 +13,8 @@ use stepvault_engine::save::CommitReport;
 use stepvault_local::durable;
 
 use super::{
-    agent, announce, config, copy, doctor, du, estimate, explain, follow, gc, generated, init, inspect, list,
+    agent, announce, config, copy, doctor, du, estimate, explain, follow, gc, generated, import, init, inspect,
+    list, pin, prune, push, remote, restore, runs, save, show, status, verify, wait,
     pin, prune, push, remote, restore, runs, save, show, status, verify, wait,
 };
 
@@ -46,6 +47,7 @@ fn schemas() -> (Vec<(&'static str, Value)>, Map<String, Value>) {
         ("prune", of::<prune::PruneDocument>(to)),
         ("gc", of::<gc::GcDocument>(to)),
         ("remote-forget", of::<remote::ForgetDocument>(to)),
+        ("import", of::<import::ImportDocument>(to)),
         ("follow", of::<follow::FollowDocument>(to)),
         ("restore", of::<restore::document::RestoreDocument>(to)),
         ("stage", of::<save::StageDocument>(to)),

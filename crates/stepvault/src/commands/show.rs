@@ -30,6 +30,8 @@ pub(super) struct ShowDocument {
     /// Remotes that hold it and that were found not to refuse to overwrite an object: two writers of one step at the same
     /// time may not have noticed each other there.
     unguarded: Vec<String>,
+    /// Where another program has written its files: URLs; empty for a step in stepvault's own layout.
+    imported_from: Vec<String>,
     /// Every file.
     entries: Vec<EntryDocument>,
     /// Tiers that could not be listed and may hold the step.
@@ -64,7 +66,7 @@ pub(crate) async fn run(session: &Session, chosen: &ChosenStep) -> Result<ExitCo
     let tiers = Tiers::load_to_read(session).await?;
     let mut inventory = Inventory::gather(&tiers, Some(chosen.step)).await?;
     let listed = chosen.find(tiers.run_name(), &mut inventory)?;
-    let Content { best, algorithms, entries } = content(&tiers, &listed).await?;
+    let Content { best, algorithms, imported_from, entries } = content(&tiers, &listed).await?;
     let unguarded = unguarded(&tiers, &listed).await?;
     tiers.progress.finish();
     for (tier, error) in &inventory.failed {
@@ -76,6 +78,7 @@ pub(crate) async fn run(session: &Session, chosen: &ChosenStep) -> Result<ExitCo
         best,
         algorithms,
         unguarded,
+        imported_from,
         entries,
         failed: FailedTier::all(&inventory.failed),
     };
@@ -88,6 +91,7 @@ pub(crate) async fn run(session: &Session, chosen: &ChosenStep) -> Result<ExitCo
 struct Content {
     best: Vec<String>,
     algorithms: Vec<String>,
+    imported_from: Vec<String>,
     entries: Vec<EntryDocument>,
 }
 
@@ -111,7 +115,13 @@ async fn content(tiers: &Tiers, listed: &ListedStep) -> Result<Content> {
     for remote in tiers.remotes.iter().filter(|remote| listed.is_on(remote)) {
         let commit = read_commit(remote, id).await?;
         match read_manifests(remote, &commit).await {
-            Ok(manifests) => return Ok(of_manifests(&manifests)),
+            Ok(manifests) => {
+                let imported = manifests.iter().filter(|manifest| manifest.imported.is_some());
+                let places = imported.map(|manifest| {
+                    remote.describe(manifest.file_keys().prefix()).trim_end_matches('/').to_owned()
+                });
+                return Ok(Content { imported_from: places.collect(), ..of_manifests(&manifests) });
+            }
             Err(error) => tracing::warn!(%error, remote = %remote.name(), "cannot read a manifest"),
         }
     }
@@ -133,6 +143,7 @@ async fn content(tiers: &Tiers, listed: &ListedStep) -> Result<Content> {
         Ok(Content {
             best: best.map(|best| best.name.clone()).collect(),
             algorithms: vec![step.record().digest.to_string()],
+            imported_from: Vec::new(),
             entries: entries.collect(),
         })
     })
@@ -156,6 +167,7 @@ fn of_manifests(manifests: &[PartManifest]) -> Content {
     Content {
         best: best.into_iter().cloned().collect(),
         algorithms: algorithms.into_iter().collect(),
+        imported_from: Vec::new(),
         entries: entries.collect(),
     }
 }
@@ -202,6 +214,7 @@ impl Report for ShowDocument {
         line("size", step.bytes.map(human::bytes).unwrap_or_default());
         let local = step.local.map(|state| format!("local ({})", format!("{state:?}").to_lowercase()));
         line("where", local.iter().chain(&step.remotes).join(", "));
+        line("imported", self.imported_from.join(", "));
         line("pinned", if step.pinned { "yes" } else { "" }.to_owned());
         for remote in &self.unguarded {
             line(

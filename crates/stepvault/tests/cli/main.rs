@@ -40,6 +40,7 @@ mod fixtures;
 mod follow;
 mod given_up;
 mod going_back;
+mod import;
 mod kept_of_a_file;
 mod last_agent;
 mod layouts;

@@ -166,6 +166,22 @@ fn the_reader_restores_the_newest_revision_of_a_step() {
 }
 
 #[test]
+fn the_reader_finds_the_objects_of_an_imported_step() {
+    let place = Place::new();
+    place.output("mkdir -p remote/old/step_5 && echo weights > remote/old/step_5/model.dat");
+    place.output("echo weights > remote/old/step_6.dat");
+    place.output(
+        "stepvault import file://$PWD/remote/old --run my-run --remote file://$PWD/remote --quiet-time 0s",
+    );
+    for (step, name) in [(5, "step_5"), (6, "step_6.dat")] {
+        let printed =
+            place.output(&format!("python3 scripts/read-store.py file://$PWD/remote my-run restored {step}"));
+        assert_eq!(printed.trim(), format!("restored/{name}"));
+        place.output(&format!("diff -r remote/old/{name} restored/{name}"));
+    }
+}
+
+#[test]
 fn the_reader_takes_blake3_digests_where_python_has_them() {
     let place = Place::new();
     place.output("mkdir checkpoints && head -c 20000000 /dev/urandom > checkpoints/step_7.pt");

@@ -31,7 +31,8 @@ const SCENE: &str = r#"
 set -e
 stepvault push checkpoints/step_100 --run my-run --remote main=file://$PWD/remote --local $PWD/vault --node node-0
 stepvault push checkpoints/step_100 --run moved --remote main=file://$PWD/remote --local $PWD/vault --node node-0
-mkdir -p watched/step_5 watched/step_x live/step_5
+mkdir -p watched/step_5 watched/step_x live/step_5 remote/old/step_1
+echo weights > remote/old/step_1/weights.dat
 echo weights | tee watched/step_5/model.pt > live/step_5/weights.dat
 printf '[run."my-run"]\nwatch = "watched"\ncomplete = "rename"\npattern = "step_*"\n[keep.remote]\nlast = 1\n[keep.local]\nlast = 1\n' > agent.toml
 printf '[doctor]\nrequired-environment = ["OUTPUT_PATH"]\n' > doctor.toml
@@ -82,6 +83,7 @@ prune: prune --dry-run --keep-last 1
 prune: prune --keep-last 1
 gc: gc --dry-run
 remote-forget: remote forget main --run moved
+import: import file://$PWD/remote/old --quiet-time 0s --dry-run
 follow: follow --once --into followed
 restore: restore --into restored
 restore: restore --into restored --plan

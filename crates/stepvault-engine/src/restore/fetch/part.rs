@@ -99,7 +99,7 @@ async fn read_remote(
     file: &FileRestore,
     mut writer: PartWriter,
 ) -> Result<PartOutcome> {
-    let key = match remote.keys.data(&resolved.name, resolved.id, &file.entry.path) {
+    let key = match resolved.keys.key(&file.entry.path) {
         Ok(key) => key,
         Err(error) => return Ok(PartOutcome::Unreadable(error)),
     };

@@ -194,7 +194,7 @@ impl OpenFile for RangeReader {
                 Ok(Box::new(OpenedFile { file, size_bytes, allocated_bytes: None }))
             }
             Some(Source::Remote(remote)) => {
-                let key = remote.keys.data(&self.resolved.name, self.resolved.id, &entry.path);
+                let key = self.resolved.keys.key(&entry.path);
                 Ok(Box::new(RemoteFile {
                     store: Arc::clone(&remote.store),
                     key: key.map_err(io::Error::other)?,

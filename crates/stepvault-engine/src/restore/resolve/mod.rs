@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use stepvault_core::codec::encode;
 use stepvault_core::include::IncludeFilter;
+use stepvault_core::keys::FileKeys;
 use stepvault_core::links::check_links;
 use stepvault_core::manifest::{DirectoryEntry, FileEntry, PartManifest, Shape, SymlinkEntry};
 use stepvault_core::members::{self, MemberSet};
@@ -43,6 +44,8 @@ pub(super) struct ResolvedStep {
     pub(super) id: StepId,
     pub(super) name: String,
     pub(super) shape: Shape,
+    /// Where its files are on a remote.
+    pub(super) keys: FileKeys,
     /// Files to restore, after `include`.
     pub(super) files: Vec<FileEntry>,
     pub(super) directories: Vec<DirectoryEntry>,
@@ -92,6 +95,7 @@ impl ResolvedStep {
             id: self.id,
             name: self.name.clone(),
             shape: self.shape,
+            keys: self.keys.clone(),
             files: files.filter(|file| set.holds(&file.path)).cloned().collect(),
             directories: self.directories.iter().filter(leads).cloned().collect(),
             symlinks: symlinks.filter(|link| set.holds(&link.path)).cloned().collect(),
@@ -252,6 +256,11 @@ fn merge(
     )
     .map_err(damaged)?;
     let (name, shape) = named.ok_or_else(|| damaged("no part"))?;
+    let mut keys: Vec<FileKeys> = manifests.iter().map(|manifest| manifest.file_keys()).collect();
+    keys.dedup();
+    let Some(keys) = keys.pop().filter(|_| keys.is_empty()) else {
+        return Err(damaged(&name).because("its parts are in different places"));
+    };
     if let Some(why) =
         members::fault(&members, shape, files.iter().map(|file| &file.path), &directories, &symlinks)
     {
@@ -263,6 +272,7 @@ fn merge(
         id,
         name,
         shape,
+        keys,
         files,
         directories,
         symlinks,

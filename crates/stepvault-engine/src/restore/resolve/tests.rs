@@ -46,6 +46,7 @@ fn part(node: &str, bytes: &[u8], target: &str) -> PartManifest {
         files: vec![file(node, b"own"), file("tokenizer", bytes)],
         directories: vec![directory(None)],
         symlinks: vec![link("latest", target)],
+        imported: None,
         members: Vec::new(),
         origin: StepOrigin::default(),
     }
@@ -73,6 +74,7 @@ fn one_path_of_a_step_is_its_files_and_the_directories_around_them() {
         id: step_id(),
         name: "4".to_owned(),
         shape: Shape::Directory,
+        keys: part("node-0", b"", "x").file_keys(),
         files: ["actor/4/x", "critic/4/x"].map(|name| file(name, b"12345")).to_vec(),
         directories: [
             None,

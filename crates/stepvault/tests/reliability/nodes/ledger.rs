@@ -182,6 +182,7 @@ mod tests {
                 files: vec![FileEntry::from_parts(path, 0o600, Timestamp::default(), &digests).unwrap()],
                 directories: vec![DirectoryEntry { path: None, mode: 0o700, mtime: Timestamp::default() }],
                 symlinks: Vec::new(),
+                imported: None,
                 members: Vec::new(),
                 origin: stepvault_core::step_origin::StepOrigin::default(),
             };
