@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use futures::StreamExt as _;
 use stepvault_core::codec::{FORMAT, encode};
-use stepvault_core::commit::Commit;
+use stepvault_core::commit::{Commit, FoundPart};
+use stepvault_core::keys::FileKeys;
 use stepvault_core::manifest::{FileEntry, PartManifest};
 use stepvault_core::records::Claim;
 use stepvault_core::step_origin::StepOrigin;

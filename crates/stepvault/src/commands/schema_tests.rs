@@ -13,9 +13,8 @@ use stepvault_engine::save::CommitReport;
 use stepvault_local::durable;
 
 use super::{
-    agent, announce, config, copy, doctor, du, estimate, explain, follow, gc, generated, import, init, inspect,
-    list, pin, prune, push, remote, restore, runs, save, show, status, verify, wait,
-    pin, prune, push, remote, restore, runs, save, show, status, verify, wait,
+    agent, announce, config, copy, doctor, du, estimate, explain, follow, gc, generated, import, init,
+    inspect, list, pin, prune, push, remote, restore, runs, save, show, status, verify, wait,
 };
 
 const FILE: &str = "docs/reference/json.schema.json";
