@@ -366,6 +366,7 @@ async fn retention_of(context: &CopyContext, rules: KeepRules) -> Result<Retenti
         remote: from.clone(),
         rules,
         maximum_deletions: None,
+        manages_imported: false,
         pinned_elsewhere: BTreeSet::new(),
         observer: Arc::clone(&context.observer),
     };

@@ -425,7 +425,7 @@ impl RunRemote {
             (None, Some(_)) => return Err(gone(&self.settings, &self.describe(&key))),
             (None, None) => {
                 self.ensure_known_store(vault).await?;
-                self.create_marker().await?
+                self.create_marker(marker).await?
             }
         };
         if let Some(expected) = expected {
@@ -441,12 +441,11 @@ impl RunRemote {
     pub(crate) async fn ensure_marker_without_vault(&self) -> Result<VaultMarker> {
         match self.marker().await? {
             Some(marker) => Ok(marker),
-            None => self.create_marker().await,
+            None => self.create_marker(VaultMarker::new(random::identity())).await,
         }
     }
 
-    async fn create_marker(&self) -> Result<VaultMarker> {
-        let marker = VaultMarker::new(random::identity());
+    async fn create_marker(&self, marker: VaultMarker) -> Result<VaultMarker> {
         match self.create_record(&self.keys.marker(), &marker).await {
             Ok(_) => Ok(marker),
             // Another writer was first; its marker is used.

@@ -118,7 +118,7 @@ impl UsedSpace {
         };
         let Ok(PruneReport { plan, .. }) = planned else { return Some(used) };
         used.steps = plan.decisions.len();
-        used.bytes = plan.kept_bytes.saturating_add(plan.freed_bytes);
+        used.bytes = plan.decisions.iter().map(|decision| decision.bytes).sum();
         (used.prunable_steps, used.prunable_bytes) = (plan.deletions().len(), plan.freed_bytes);
         used.refusal = plan.refusal.as_ref().map(|refusal| refusal.reason.clone());
         (used.steps > 0).then_some(used)
