@@ -3,7 +3,7 @@
 //! upload: the bytes are sent instead.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use stepvault_core::commit::{Commit, CommittedPart};
@@ -30,6 +30,8 @@ pub(super) struct CopySources {
     unusable: Mutex<BTreeSet<String>>,
     /// Whether copying has stopped for this upload, so that all remaining bytes are sent.
     stopped: AtomicBool,
+    /// Bytes that were copied.
+    copied_bytes: AtomicU64,
 }
 
 /// The store in which both remotes of a copy are, under the URL that is above both. Cheap to clone.
@@ -119,6 +121,16 @@ impl CopySources {
             }
             None => to.store.copy(source, key).await,
         }
+    }
+
+    /// Counts bytes that were copied.
+    pub(super) fn count(&self, bytes: u64) {
+        self.copied_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns the bytes that were copied.
+    pub(super) fn copied_bytes(&self) -> u64 {
+        self.copied_bytes.load(Ordering::Relaxed)
     }
 
     /// Whether the store has a file with this digest.

@@ -567,6 +567,7 @@ impl FileUpload {
         if is_copy {
             self.progress.was_copied.store(true, Ordering::Relaxed);
             self.session.state.copied_bytes.fetch_add(bytes, Ordering::Relaxed);
+            self.copies.count(bytes);
             self.session.observer.on_event(&Event::BytesCopied { tier, bytes });
         } else {
             self.session.observer.on_event(&Event::BytesMoved { tier, bytes });

@@ -320,7 +320,8 @@ impl UploadSession {
         if !self.claim_unless_durable(origin).await? {
             return Ok(Uploaded::AlreadyDurable);
         }
-        let copied_before = self.copied_bytes();
+        let copies = self.copies_for(origin).await?;
+        let copied_before = copies.copied_bytes();
         let location = self.remote.step_location(&record.name, id);
         let transfer = ObservedOperation::start(
             self.observer.as_ref(),
@@ -333,17 +334,22 @@ impl UploadSession {
                 bytes: Some(record.own_bytes()),
             },
         );
-        let sent = self.send_and_commit(origin, begun).await;
+        let sent = self.send_and_commit(origin, &copies, begun).await;
         match &sent {
-            Ok(_) => transfer.finished(self.copied_bytes().saturating_sub(copied_before)),
+            Ok(_) => transfer.finished(copies.copied_bytes().saturating_sub(copied_before)),
             Err(error) => transfer.failed(error),
         }
         remember_concurrency(&self.remote, &self.vault).await;
         sent
     }
 
-    async fn send_and_commit(&self, origin: &Origin, unremoved_at: Instant) -> Result<Uploaded> {
-        self.send_in_rounds(origin).await?;
+    async fn send_and_commit(
+        &self,
+        origin: &Origin,
+        copies: &Arc<CopySources>,
+        unremoved_at: Instant,
+    ) -> Result<Uploaded> {
+        self.send_in_rounds(origin, copies).await?;
         let sealed = match origin {
             Origin::Sealed(sealed) => sealed,
             Origin::Remote(step) => return self.commit_copy(origin, step).await,
@@ -359,13 +365,12 @@ impl UploadSession {
 
     /// Sends what is left of this node part, until every file of it is proved and listed. Files that the store has lost
     /// are sent again in the next round. A step of several nodes that is not resumed is listed before its commit only.
-    async fn send_in_rounds(&self, origin: &Origin) -> Result<()> {
+    async fn send_in_rounds(&self, origin: &Origin, copies: &Arc<CopySources>) -> Result<()> {
         let record = origin.record();
-        let copies = self.copies_for(origin).await?;
         let mut lost = BTreeSet::new();
         let mut is_resumed = false;
         for round in 1..=MAX_ROUNDS {
-            let plan = self.plan(origin, &copies, &lost, round == 1).await?;
+            let plan = self.plan(origin, copies, &lost, round == 1).await?;
             // An earlier call has sent some of the step.
             is_resumed |= round == 1 && !plan.state.files.is_empty();
             let mut newly_lost = Vec::new();
