@@ -216,7 +216,7 @@ fn a_file_that_contradicts_itself_is_refused() {
 #[test]
 fn a_manifest_that_contradicts_itself_is_refused() {
     let bad: [(&str, Damage<PartManifest>); 9] = [
-        ("it has format 2, and this stepvault knows 1", |all| {
+        ("it has format 2, and its members are those of format 1", |all| {
             all.format = 2;
         }),
         ("it must be a single path component other than '.stepvault'", |all| {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, UNIX_EPOCH};
 
-use stepvault_core::digest::PartDigest;
+use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
 use stepvault_core::ids::{Attempt, Step, StepId};
 use stepvault_core::observe::Event;
 use stepvault_core::timestamp::Timestamp;
@@ -158,7 +158,7 @@ async fn an_interrupted_save_in_gcs_is_left_alone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_of_several_paths_is_restored_to_each_of_them() {
     let mut rig = Rig::with_directory().await;
-    rig.digest = stepvault_core::digest::DigestAlgorithm::Blake3;
+    rig.digest = DigestAlgorithm::Blake3;
     round_trip(&rig, "prime-rl-checkpoints", &[]).await;
 }
 
@@ -171,6 +171,30 @@ async fn a_damaged_file_is_named_and_its_step_left_alone() {
     assert_eq!(ids(&plan), [id(1, 1), id(1, 2)]);
     let left = plan.left.iter().find(|left| left.path == "step_3.pt").unwrap();
     assert!(!left.reasons.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_checksum_over_other_parts_proves_no_damage() {
+    let server = StrictS3::start();
+    let rig = Rig::with_s3(&server).await;
+    // Parts of 5 MiB, where stepvault has 8.
+    let whole = bytes::Bytes::from(stepvault_testkit::random::bytes(7, 9 << 20));
+    let pieces = [whole.slice(..5 << 20), whole.slice(5 << 20..)];
+    let digests: Vec<PartDigest> = pieces.iter().map(|piece| PartDigest::of(piece)).collect();
+    let (store, key) = (&rig.stores[0], "old/run/step_5/weights.dat");
+    let digest = FileDigest::from_parts(&digests);
+    let upload = store.start_upload(key, digest.size_bytes, DigestAlgorithm::Sha256).await.unwrap();
+    let mut receipts = Vec::new();
+    for (index, (piece, digest)) in (0..).zip(pieces.into_iter().zip(&digests)) {
+        receipts.push(store.upload_part(key, &upload, index, piece.into(), digest).await.unwrap());
+    }
+    store.complete_upload(key, &upload, &receipts, &digest).await.unwrap();
+    imported(&rig).await;
+    let checked = |depth| check_remote(&rig.remotes[0], id(1, 5), depth, &rig.observer);
+    let health = checked(Depth::Checksums).await.unwrap();
+    assert_eq!((health.faults.len(), health.unproved_files), (0, 1), "{health:?}");
+    let health = checked(Depth::Deep).await.unwrap();
+    assert_eq!((health.faults.len(), health.proved_files), (0, 1), "{health:?}");
 }
 
 /// A remote with small steps that a tool has written, each of `files` files.
@@ -317,14 +341,15 @@ async fn what_changed_since_the_plan_is_left_alone() {
 async fn an_import_that_is_cut_off_at_any_write_leaves_whole_steps_and_goes_on() {
     let server = StrictS3::start();
     let mut cuts = 0;
-    for skip in 0.. {
+    for attempt in 1_u32.. {
+        let skip = u64::from(attempt - 1);
         let rig = Rig::with_s3(&server).await;
         let run = format!("{OLD}-{skip}");
         for step in [10, 20] {
             let source = rig.write_step(step, &[("model.bin", 9_000)], step, 1_000);
             fill(&rig, &source, &format!("{run}/step_{step}")).await;
         }
-        let request = ImportRequest { attempt: Attempt::new(skip as u32 + 1).ok(), ..request(&rig, &run) };
+        let request = ImportRequest { attempt: Attempt::new(attempt).ok(), ..request(&rig, &run) };
         let refuse = FaultAction::refuse(403, "AccessDenied");
         let rule = FaultRule {
             method: Some("PUT".to_owned()),
@@ -345,7 +370,7 @@ async fn an_import_that_is_cut_off_at_any_write_leaves_whole_steps_and_goes_on()
         server.faults().clear();
         let is_cut = outcomes.as_ref().map_or(true, |all| all.iter().any(|(_, outcome)| outcome.is_err()));
         let of_attempt = |found: Vec<StepId>| {
-            found.into_iter().filter(|id| id.attempt.number() == skip as u32 + 1).collect::<Vec<_>>()
+            found.into_iter().filter(|id| id.attempt.number() == attempt).collect::<Vec<_>>()
         };
         for id in of_attempt(rig.committed().await) {
             let health = check_remote(&rig.remotes[0], id, Depth::Deep, &rig.observer).await.unwrap();

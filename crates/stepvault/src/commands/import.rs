@@ -25,6 +25,7 @@ use crate::session::Session;
 /// The objects stay where they are: records are written beside them, after every byte was read once. Incomplete and damaged
 /// steps are left alone. An import that was interrupted goes on, and a later one adds what is new.
 #[derive(Debug, Args)]
+#[expect(clippy::doc_markdown, reason = "the comments are the help texts")]
 pub(crate) struct ImportArguments {
     /// URL of the steps, such as s3://bucket/old/run, below the URL of a remote of the run
     #[arg(value_name = "URL")]

@@ -39,6 +39,7 @@ pub(super) enum LocalState {
 
 /// One step over all tiers.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
+#[expect(clippy::struct_excessive_bools, reason = "members of a document, each true or false")]
 pub(super) struct ListedStep {
     /// Its identity.
     #[serde(flatten, with = "StepIdMembers")]
