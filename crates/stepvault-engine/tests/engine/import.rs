@@ -10,6 +10,7 @@ use stepvault_core::ids::{Attempt, Step, StepId};
 use stepvault_core::observe::Event;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{ErrorKind, Observer, Result};
+use stepvault_engine::copy::{CopyContext, copy_steps, plan_copy};
 use stepvault_engine::gc::run_gc;
 use stepvault_engine::import::{
     ImportOutcome, ImportPlan, ImportRequest, Imports, StepToImport, import_steps, plan_import,
@@ -491,4 +492,35 @@ async fn an_older_program_is_told_that_the_records_are_newer() {
         assert_eq!(record["format"], 2, "{key}");
     }
     assert!(committed_ids(remote).await.unwrap().contains_key(&id(1, 10)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_imported_step_is_like_any_other_where_it_is_copied_to() {
+    let rig = with_steps(&[10, 20]).await;
+    imported(&rig).await;
+    let target = Rig::with_directory().await;
+    let context = CopyContext {
+        from: rig.remotes[0].clone(),
+        to: target.remotes[0].clone(),
+        common: None,
+        budget: target.budget.clone(),
+        observer: target.observer.clone(),
+        wanted: BTreeSet::new(),
+        rules: None,
+    };
+    for _ in 0..2 {
+        let plan = plan_copy(&context).await.unwrap();
+        let report = copy_steps(&context, &target.vault, plan).await.unwrap();
+        assert!(report.steps.iter().all(|step| step.result.is_ok()), "{report:?}");
+        assert_eq!(target.committed().await, [id(1, 10), id(1, 20)]);
+    }
+    let remote = &target.remotes[0];
+    assert!(!read_commit(remote, id(1, 20)).await.unwrap().is_imported());
+    assert!(remote.list("old/").await.unwrap().is_empty());
+    let health = check_remote(remote, id(1, 20), Depth::Deep, &target.observer).await.unwrap();
+    assert_eq!((health.faults.len(), health.proved_files), (0, 2), "{health:?}");
+    let (one, other) = (rig.directory.path().join("one"), rig.directory.path().join("other"));
+    restored(&rig, 20, &one).await;
+    restored(&target, 20, &other).await;
+    assert_eq!(contents(&one), contents(&other));
 }
