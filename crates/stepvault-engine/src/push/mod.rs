@@ -110,9 +110,20 @@ pub async fn plan_push(
     request: CheckpointToSeal,
     observer: &Arc<dyn Observer>,
 ) -> Result<(SealPlan, Vec<Result<bool>>)> {
-    let plan = Box::pin(seal::plan_seal(vault, remotes, request, observer)).await?;
+    let mut begun = Vec::new();
+    for remote in remotes {
+        if !remote.will_be_begun(vault).await? {
+            begun.push(remote.clone());
+        }
+    }
+    let mut plan = Box::pin(seal::plan_seal(vault, &begun, request, observer)).await?;
+    // Where nothing was stored yet, nothing is left to be asked.
+    plan.provisional &= begun.len() == remotes.len();
     let id = plan.step.id;
     let durable = remotes.iter().map(|remote| async move {
+        if remote.will_be_begun(vault).await? {
+            return Ok(false);
+        }
         let is_committed = committed_ids(remote).await?.contains_key(&id);
         if is_committed {
             prove(remote, id, observer).await?;

@@ -22,12 +22,14 @@ use stepvault_core::records::VaultMarker;
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::vault::Vault;
+use stepvault_remote::file::will_be_begun;
 use stepvault_remote::random;
 use stepvault_remote::store::{ArchivePlace, Created, ObjectInfo, RemoteStore};
 
 use super::cache::{RemoteCache, identity_url, other_runs_at};
 use super::marked_store::{MarkedStore, gone, same_archive};
 use super::removed::RetiredMemory;
+use crate::blocking::blocking;
 use crate::outage::is_outage;
 
 /// How long work that can do without the answer of a remote waits for it: sealing, which then gives a provisional attempt,
@@ -360,6 +362,17 @@ impl RunRemote {
             return self.store.begin(place).await;
         }
         Ok(false)
+    }
+
+    /// Returns whether [`begin`](Self::begin) would create the remote, a directory beside other files.
+    ///
+    /// # Errors
+    /// When the vault cannot be read.
+    pub(crate) async fn will_be_begun(&self, vault: &Vault) -> Result<bool> {
+        self.marked.remembered_by(vault);
+        let settings = Arc::clone(&self.settings);
+        let is_new = blocking(move || Ok(will_be_begun(&settings))).await?;
+        Ok(is_new && self.marked.expected().await?.is_none())
     }
 
     /// Returns what to say of a directory that [`begin`](Self::begin) has created: it may be one that is not mounted.

@@ -5,6 +5,7 @@
 use aws_sdk_s3::types::{GlacierJobParameters, RestoreRequest, Tier};
 use stepvault_core::{Error, ErrorKind, Result};
 
+use super::errors::Fault;
 use super::store::S3Store;
 use crate::store::{ThawSpeed, Thawed};
 
@@ -41,7 +42,7 @@ impl S3Store {
             .build();
         let call = self.client().await?.restore_object().bucket(&self.bucket).key(self.full_key(key));
         let answer = call.restore_request(request).send().await;
-        self.unless(WHAT, key, answer, |fault| fault.is_thawing())?;
+        self.unless(WHAT, key, answer, Fault::is_thawing)?;
         Ok(Thawed::Pending { class })
     }
 }

@@ -8,12 +8,12 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::document::{ErrorInfo, StepIdMembers};
 use stepvault_core::{Error, ErrorKind, Result, RunName, Step, StepId};
-use stepvault_engine::RunRemote;
 use stepvault_engine::copy::{
     CopyContext, CopyOutcome, CopyPlan, CopyReport, PlannedCopy, copy_steps, plan_copy,
 };
 use stepvault_engine::tier::runs::list_runs;
 use stepvault_engine::upload::CommonStore;
+use stepvault_engine::{RunRemote, blocking};
 use stepvault_remote::open::open_with;
 
 use super::inventory::attempt_text;
@@ -224,6 +224,14 @@ async fn copy_between(tiers: &Tiers, arguments: &CopyArguments) -> Result<CopyRe
         return plan_copy(&context).await.map(CopyPlan::as_report);
     }
     let vault = tiers.vault.as_ref().ok_or_else(|| missing("no local vault"))?;
+    let cleaned = vault.clone();
+    blocking(move || match cleaned.lock() {
+        Ok(lock) => cleaned.clean_leftovers(&lock).map(drop),
+        // An agent that holds it has cleaned the vault.
+        Err(error) if error.kind() == ErrorKind::Held => Ok(()),
+        Err(error) => Err(error),
+    })
+    .await?;
     context.begin(vault).await?;
     let plan = plan_copy(&context).await?;
     copy_steps(&context, vault, plan).await

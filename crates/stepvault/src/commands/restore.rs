@@ -70,7 +70,7 @@ pub(crate) struct RestoreArguments {
     allow_older: bool,
     /// Request archived objects from the store, which takes minutes to days and is charged: expedited, standard or bulk
     ///
-    /// Without this flag, a step in GLACIER or DEEP_ARCHIVE ends the restore with code 15.
+    /// Without this flag, a step in an archive class ends the restore with code 15.
     #[arg(long, value_name = "SPEED", value_parser = thaw_speed)]
     thaw: Option<ThawSpeed>,
     /// How long to wait for archived objects; after it, or at once by default, the command ends with code 15

@@ -9,6 +9,15 @@ use crate::support::Place;
 fn a_planned_push_says_what_it_would_do_and_writes_nothing() {
     let place = Place::new();
     place.checkpoint("step_5", "a");
+    // A push would create this directory.
+    let new = format!("new=file://{}", place.path("not/yet").display());
+    std::fs::create_dir(place.path("not")).unwrap();
+    place.write("not/empty", "");
+    let first = place.run(&["push", "checkpoints/step_5", "--dry-run", "--run", "a", "--remote", &new]);
+    first
+        .expect_code(0)
+        .expect_stdout(&["step 5 (attempt 1) of 'a' (2 files, ", ") would be uploaded to new"]);
+    assert!(!place.path("not/yet").exists());
     let plan = ["push", "checkpoints/step_5", "--dry-run"];
     let before = tree::read_tree(place.root());
     let planned = place.document_here(0, &plan);

@@ -28,7 +28,7 @@ fn a_step_comes_back_with_the_aws_command_line_alone() {
     tree::write(&step.join("shards/large.bin"), vec![7; 20 << 20]);
     let remote = format!("s3://bucket/prefix?endpoint={}&region=us-east-1", server.endpoint());
     let push = ["push", "checkpoints/checkpoint-1000", "--run", "demo/a", "--remote", &remote];
-    place.command(&push).envs(variables).run().expect_code(0);
+    place.command(push).envs(variables).run().expect_code(0);
     let aws = |arguments: &[&str]| {
         let mut command = Command::new(aws_program());
         let region = ("AWS_DEFAULT_REGION", "us-east-1");
