@@ -83,6 +83,11 @@ fn a_copy_killed_anywhere_is_finished_by_the_next() {
 }
 
 #[test]
+fn an_import_killed_anywhere_is_finished_by_the_next() {
+    sweep_all(&["import on file://"]);
+}
+
+#[test]
 fn an_agent_killed_anywhere_is_followed_by_one_that_goes_on() {
     sweep_all(&["agent --once to file://"]);
 }

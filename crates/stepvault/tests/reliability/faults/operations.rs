@@ -8,7 +8,7 @@ use stepvault_testkit::process::TestCommand;
 use stepvault_testkit::tree::{FileTree, files_below, read_tree, write_tree};
 
 use crate::faults::check::Harm;
-use crate::faults::world::{FILES, RUN, SMALL, World};
+use crate::faults::world::{FILES, RUN, SMALL, SOUND, World};
 
 /// A command, with its world.
 pub(crate) struct Operation {
@@ -27,7 +27,7 @@ pub(crate) struct Operation {
 }
 
 /// The names of the operations that `of` makes.
-pub(crate) const NAMES: [&str; 15] = [
+pub(crate) const NAMES: [&str; 16] = [
     "push to file://",
     "push to S3",
     "agent --once to file://",
@@ -43,6 +43,7 @@ pub(crate) const NAMES: [&str; 15] = [
     "verify on file://",
     "prune of the vault",
     "copy to file://",
+    "import on file://",
 ];
 
 #[allow(clippy::unnecessary_wraps, reason = "it stands where others fail")]
@@ -68,6 +69,7 @@ pub(crate) fn of(name: &str, root: &Path) -> Operation {
         "verify on file://" => verify(root),
         "prune of the vault" => prune_of_vault(root),
         "copy to file://" => copy(root),
+        "import on file://" => import(root),
         name => panic!("no operation is called {name:?}"),
     }
 }
@@ -126,6 +128,26 @@ fn copy(root: &Path) -> Operation {
     let ran = order.clone().with(["--step", "1"]).run();
     assert_eq!(ran.code, 0, "{ran:?}");
     Operation { at_the_end: no_temporaries, ..operation(NAMES[14], world, order) }
+}
+
+/// Imports two steps that another program has written beside the run's own.
+fn import(root: &Path) -> Operation {
+    let world = World::with_directory(root, &SOUND);
+    world.have(&[3]);
+    let old = root.join("live/disk/old");
+    for step in [1, 2] {
+        write_tree(&old.join(format!("step_{step}")), &world.step(step));
+    }
+    let url = format!("file://{}", old.display());
+    let order = world.on_run(["import", &url, "--quiet-time", "0s"]);
+    Operation {
+        always: |world| {
+            let objects = world.keys().into_iter().filter(|key| key.contains("old/step_")).count();
+            let is_whole = objects == world.step(1).len() + world.step(2).len();
+            if is_whole { Ok(()) } else { Err(Harm::Lost(format!("{objects} objects of others are left"))) }
+        },
+        ..operation(NAMES[15], world, order)
+    }
 }
 
 fn restore(name: &'static str, world: World) -> Operation {
