@@ -296,16 +296,17 @@ impl<'a> Sealing<'a> {
     async fn begin(
         vault: &'a Vault,
         remotes: &'a [RunRemote],
-        request: CheckpointToSeal,
+        mut request: CheckpointToSeal,
         observer: &'a Arc<dyn Observer>,
     ) -> Result<Self> {
-        let mut sealing = Self::list(vault, remotes, request, observer).await?;
+        request.tree = Some(tree_of(&mut request).await?);
         for remote in remotes {
             // The same fault would also fail queries and uploads, so it is reported here.
             if let Err(error) = remote.begin(vault, ArchivePlace::Anywhere).await {
                 observer.warn(format!("{}: cannot prepare the remote: {error}", remote.name()));
             }
         }
+        let mut sealing = Self::list(vault, remotes, request, observer).await?;
         if !remotes.is_empty() && sealing.sealed.iter().any(|step| step.record().is_provisional()) {
             let Sealing { request, .. } = &sealing;
             // A later step is provisional too while this is not possible, even if a remote answers a moment later.

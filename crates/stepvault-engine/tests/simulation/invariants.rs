@@ -514,9 +514,11 @@ impl Judge {
         let content = content::of_directory(&step.data_root());
         let origin = &step.record().attempt;
         let former = origin.former.iter().map(|attempt| StepId::new(*attempt, step.id().step));
+        // A record names the attempts that it had, and not its revisions in them.
         let was_sealed = |id: StepId| {
-            let known = self.sealed.get(&(run, id));
-            known.is_some_and(|known| known.contains(&content))
+            let mut known =
+                self.sealed.iter().filter(|((of, known), _)| *of == run && known.is_revision_of(id));
+            known.any(|(_, known)| known.contains(&content))
         };
         if former.chain(origin.lost.iter().copied()).any(was_sealed) {
             self.sealed.entry((run, step.id())).or_default().push(content);
