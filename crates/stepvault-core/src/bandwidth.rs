@@ -6,7 +6,7 @@ use crate::words;
 
 const SECONDS_PER_DAY: u32 = 24 * 60 * 60;
 
-/// The limit of a remote. Without periods there is none.
+/// The limit of a remote. Without periods, nothing is limited.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct BandwidthLimit(Vec<BandwidthPeriod>);
 
@@ -46,7 +46,7 @@ impl BandwidthLimit {
         begun.checked_sub(1).or(self.0.len().checked_sub(1))
     }
 
-    /// Returns the lowest limit of a day; `None` if there is none.
+    /// Returns the lowest limit of a day; `None` if no period has one.
     pub fn lowest_bytes_per_second(&self) -> Option<u64> {
         self.0.iter().filter_map(|period| period.bytes_per_second).min()
     }

@@ -60,7 +60,7 @@ pub enum ImportPlacement {
 impl StepsOfRun {
     /// Decides which step of the run an imported step becomes.
     ///
-    /// It belongs to the given attempt, else to the lowest one of the run, whatever the times of its objects are: they say
+    /// It belongs to the given attempt, else to the lowest one of the run, and the times of its objects do not count: they say
     /// when it was copied. Without a given attempt it is left alone where it would be newer than the newest step that the
     /// run's own nodes have written: an import never changes the step from which a run resumes.
     pub fn place(&self, step: Step, source: &ImportSource, given: Option<Attempt>) -> ImportPlacement {

@@ -67,7 +67,7 @@ pub struct StepToImport {
     pub id: StepId,
     /// Its path below the prefix.
     pub path: String,
-    /// Bytes of its files, all of which are read.
+    /// Bytes of its files; an import reads all of them.
     pub bytes: u64,
     /// Number of its files.
     pub files: u64,
@@ -169,7 +169,7 @@ const TEMPORARY: &str = "its name is used only while a step is written";
 /// Returns the remote below whose URL another one lies: of several the nearest.
 ///
 /// # Errors
-/// [`ErrorKind::Usage`] when there is none.
+/// [`ErrorKind::Usage`] when no remote has it.
 pub fn remote_with<'a>(remotes: &'a [RunRemote], url: &RemoteUrl) -> Result<&'a RunRemote> {
     let mut error = Error::new(ErrorKind::Usage, WHAT).on(url).because("the run has no remote");
     let mut found: Option<&RunRemote> = None;

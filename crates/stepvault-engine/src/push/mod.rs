@@ -110,18 +110,18 @@ pub async fn plan_push(
     request: CheckpointToSeal,
     observer: &Arc<dyn Observer>,
 ) -> Result<(SealPlan, Vec<Result<bool>>)> {
-    let mut begun = Vec::new();
+    let mut are_new = Vec::with_capacity(remotes.len());
     for remote in remotes {
-        if !remote.will_be_begun(vault).await? {
-            begun.push(remote.clone());
-        }
+        are_new.push(remote.will_be_begun(vault).await?);
     }
-    let mut plan = Box::pin(seal::plan_seal(vault, &begun, request, observer)).await?;
+    let known = remotes.iter().zip(&are_new).filter(|(_, is_new)| !**is_new);
+    let known: Vec<RunRemote> = known.map(|(remote, _)| remote.clone()).collect();
+    let mut plan = Box::pin(seal::plan_seal(vault, &known, request, observer)).await?;
     // Where nothing was stored yet, nothing is left to be asked.
-    plan.provisional &= begun.len() == remotes.len();
+    plan.provisional &= known.len() == remotes.len();
     let id = plan.step.id;
-    let durable = remotes.iter().map(|remote| async move {
-        if remote.will_be_begun(vault).await? {
+    let durable = remotes.iter().zip(are_new).map(|(remote, is_new)| async move {
+        if is_new {
             return Ok(false);
         }
         let is_committed = committed_ids(remote).await?.contains_key(&id);
