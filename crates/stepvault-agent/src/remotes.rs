@@ -38,6 +38,7 @@ pub(crate) fn with_timeouts(options: &AgentOptions) -> AgentOptions {
     let timed = |remote: &AgentRemote| AgentRemote {
         settings: Arc::clone(&remote.settings),
         store: Arc::new(TimeoutStore::new(Arc::clone(&remote.store))),
+        requests: Arc::clone(&remote.requests),
     };
     AgentOptions { remotes: options.remotes.iter().map(timed).collect(), ..options.clone() }
 }

@@ -33,7 +33,8 @@ pub(crate) struct Arguments {
 }
 
 /// A command with its arguments.
-#[derive(Debug, Subcommand)]
+#[derive(Debug, Subcommand, strum::IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub(crate) enum Command {
     Demo(commands::demo::DemoArguments),
     Init(commands::init::InitArguments),
@@ -74,6 +75,11 @@ pub(crate) enum Command {
 }
 
 impl Command {
+    /// Returns the command's name.
+    pub(crate) fn name(&self) -> &'static str {
+        self.into()
+    }
+
     /// Returns whether the command works beside other processes for as long as they run. It shuts down by itself after a
     /// signal, instead of being cancelled.
     pub(crate) fn is_service(&self) -> bool {

@@ -8,6 +8,7 @@ use serde::Serialize;
 use stepvault_agent::{AgentOptions, AgentRemote, AgentReport, Stop, StopReason};
 use stepvault_core::config::Config;
 use stepvault_core::{Error, ErrorKind, Observer, Result};
+use stepvault_remote::open::OpenOptions;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -132,8 +133,8 @@ async fn stop_at_notice(mut signals: Signal, stop: Stop) {
 pub(super) async fn open_remotes(config: &Config, observer: &Arc<dyn Observer>) -> Result<Vec<AgentRemote>> {
     let mut remotes = Vec::with_capacity(config.remotes.len());
     for settings in &config.remotes {
-        let store = stepvault_remote::open::open(settings, Arc::clone(observer)).await?;
-        remotes.push(AgentRemote { settings: Arc::new(settings.clone()), store });
+        let opened = AgentRemote::open(settings.clone(), Arc::clone(observer), OpenOptions::default());
+        remotes.push(opened.await?);
     }
     Ok(remotes)
 }
