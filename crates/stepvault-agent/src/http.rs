@@ -1,7 +1,8 @@
 //! HTTP for clients that may be slow, malicious or numerous: connections, heads and the time for each are bounded, and
 //! none of them runs on the threads that seal and upload.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -9,9 +10,13 @@ use axum::http::{HeaderMap, header};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use stepvault_core::{Error, ErrorKind, Result, Sha256Digest};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
+pub use tokio_rustls::TlsAcceptor;
 use tokio_util::net::Listener;
 use tokio_util::sync::CancellationToken;
 
@@ -30,8 +35,21 @@ const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// Answers the requests of each connection by the routes that `routes` returns for it, until told to end.
-pub async fn serve<L>(mut listener: L, routes: impl Fn(&L::Io) -> Router, end: CancellationToken)
+pub async fn serve<L>(listener: L, routes: impl Fn(&L::Io) -> Router, end: CancellationToken)
 where
+    L: Listener,
+    L::Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    serve_with(listener, routes, None, end).await;
+}
+
+/// As [`serve`], by TLS if there is an acceptor.
+pub async fn serve_with<L>(
+    mut listener: L,
+    routes: impl Fn(&L::Io) -> Router,
+    tls: Option<TlsAcceptor>,
+    end: CancellationToken,
+) where
     L: Listener,
     L::Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -53,12 +71,46 @@ where
         };
         if connections.len() < MAX_CONNECTIONS {
             let routes = routes(&stream);
-            connections.spawn(connection(stream, routes));
+            match tls.clone() {
+                Some(tls) => connections.spawn(secure_connection(stream, tls, routes)),
+                None => connections.spawn(connection(stream, routes)),
+            };
         }
     }
     let all = async { while connections.join_next().await.is_some() {} };
     let _ = tokio::time::timeout(LAST_ANSWERS_WITHIN, all).await;
     connections.shutdown().await;
+}
+
+async fn secure_connection(stream: impl AsyncRead + AsyncWrite + Unpin, tls: TlsAcceptor, routes: Router) {
+    match tokio::time::timeout(HEAD_WITHIN, tls.accept(stream)).await {
+        Ok(Ok(stream)) => connection(stream, routes).await,
+        Ok(Err(error)) => tracing::debug!(%error, "no TLS on a connection"),
+        Err(_) => tracing::debug!("a TLS handshake exceeded its time limit"),
+    }
+}
+
+/// Reads the certificate chain and the private key of a server, both in PEM.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] if a file cannot be read, or the two cannot be used.
+pub async fn tls_acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor> {
+    let fault = |file: &Path| Error::new(ErrorKind::Usage, "cannot use the file for TLS").on(file.display());
+    let read = |file: PathBuf| async move {
+        let fault = |error| fault(&file).caused_by(error);
+        tokio::fs::read(&file).await.map_err(fault)
+    };
+    let (chain, secret) = tokio::try_join!(read(certificate.to_owned()), read(key.to_owned()))?;
+    let chain: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&chain).collect();
+    let chain = chain.map_err(|error| fault(certificate).because(error.to_string()))?;
+    let secret =
+        PrivateKeyDer::from_pem_slice(&secret).map_err(|error| fault(key).because(error.to_string()))?;
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, secret))
+        .map_err(|error| fault(certificate).caused_by(error))?;
+    Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
 /// Handles one request with one answer.
@@ -91,6 +143,12 @@ impl Token {
         Self(Sha256Digest::of(secret.as_bytes()))
     }
 
+    /// Creates a token with a random secret, and returns the secret.
+    pub fn generate() -> (Self, String) {
+        let secret = random_word();
+        (Self::new(&secret), secret)
+    }
+
     /// Reads the secret from a file. White space around it does not count.
     ///
     /// # Errors
@@ -118,4 +176,9 @@ impl Token {
         let sent = value.and_then(|value| value.split_once(' '));
         sent.is_some_and(|(scheme, secret)| scheme.eq_ignore_ascii_case("bearer") && self.is(secret.trim()))
     }
+}
+
+/// Returns a word that cannot be guessed.
+pub fn random_word() -> String {
+    uuid::Uuid::new_v4().simple().to_string()
 }

@@ -146,8 +146,7 @@ async fn what_happened_is_counted_and_what_waits_is_measured() {
     assert_eq!(is(&format!("stepvault_save_to_durable_seconds_count{HERE}")), 2.0);
     assert!(is(&format!("stepvault_durable_step_age_seconds{HERE}")) >= 8.0);
     let asked = |name: &str, remote: &str| is(&format!("stepvault_{name}_total{{remote=\"{remote}\"}}"));
-    // A directory is asked without requests.
-    assert_eq!((asked("requests", "disk"), asked("retries", "disk")), (0.0, 0.0));
+    assert!(asked("requests", "disk") > 0.0 && asked("retries", "disk") == 0.0);
     assert!(asked("retries", "s3") > 0.0 && asked("requests", "s3") > asked("retries", "s3"));
     assert_eq!(on_s3("remote_needs_operator"), 0.0);
     assert!(is("stepvault_warnings_total") >= 1.0);
