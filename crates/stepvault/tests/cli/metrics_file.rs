@@ -36,6 +36,8 @@ fn a_command_says_what_it_did_and_how_it_ended() {
     assert_eq!(value(&place, "verify", "exit_code", ""), 1.0);
     assert!(value(&place, "verify", "end_timestamp_seconds", "") > 1.7e9);
 
+    // The same byte again: the newest step is sound.
+    damage(&place.remote_file("step_2", "model.bin"));
     with_file(&["prune", "--keep-last", "1"], 0);
     let removed = "operation=\"removal\",tier=\"file-remote\",outcome=\"success\"";
     assert_eq!(value(&place, "prune", "operations_total", removed), 1.0);

@@ -68,8 +68,8 @@ list: list
 show: show 101
 status: status
 status: status --local $PWD/live-vault
-wait: wait 101 --for durable
 dashboard: dashboard
+wait: wait 101 --for durable
 wait: wait 9 --for durable --timeout 0s
 inspect: inspect checkpoints --quiet-time 0s
 estimate: estimate --params 30e9 --master fp32 --nodes 2 --ranks-per-node 8 --steps 5000 --every 500 --keep 2 --keep-remote 3
