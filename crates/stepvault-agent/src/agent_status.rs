@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use stepvault_core::starts::RestartLoop;
-use stepvault_core::{Error, ErrorKind, Observer, RemoteName, RunName, StepId, Timestamp};
+use stepvault_core::{Error, ErrorKind, Observer, RemoteName, RunName, StepId, Tier, Timestamp};
 use stepvault_formats::step_name;
 use stepvault_local::clock;
 use tokio::sync::watch;
@@ -78,6 +78,8 @@ pub(crate) struct RemoteState {
     pub(crate) moved_at: Option<Instant>,
     /// When a step last became durable on it.
     pub(crate) durable_at: Option<Timestamp>,
+    /// When the newest step was written that became durable on it.
+    pub(crate) durable_written_at: Option<Timestamp>,
     /// Number of failed uploads.
     pub(crate) failures: u64,
     /// Steps that it lacked at the last scan of the vault.
@@ -164,6 +166,8 @@ struct State {
     remotes: BTreeMap<(RunName, RemoteName), RemoteState>,
     warned: BTreeMap<String, Vec<Warned>>,
     next_prunes: BTreeMap<RemoteName, Timestamp>,
+    /// The tiers on which retention removes nothing of a run, whatever its rules say.
+    blocked: BTreeSet<(RunName, Tier)>,
 }
 
 impl State {
@@ -258,6 +262,21 @@ impl AgentStatus {
         self.state.lock().report.pruned.add(step);
     }
 
+    /// Records whether a guard or a refused deletion keeps retention from its work.
+    pub(crate) fn retention_blocked(&self, run: &RunName, tier: &Tier, is_blocked: bool) {
+        let (mut state, place) = (self.state.lock(), (run.clone(), tier.clone()));
+        if is_blocked {
+            state.blocked.insert(place);
+        } else {
+            state.blocked.remove(&place);
+        }
+    }
+
+    /// Whether retention is blocked on a tier.
+    pub(crate) fn is_retention_blocked(&self, run: &RunName, tier: &Tier) -> bool {
+        self.state.lock().blocked.contains(&(run.clone(), tier.clone()))
+    }
+
     pub(crate) fn restart_loop(&self, found: RestartLoop) {
         self.state.lock().report.restart_loop = Some(found);
     }
@@ -340,6 +359,7 @@ impl AgentStatus {
         if let Some(written_at) = written_at {
             let now = clock::now();
             remote.durable_at = Some(now);
+            remote.durable_written_at = remote.durable_written_at.max(Some(written_at));
             let took = Duration::from_secs(now.seconds_since(written_at)).as_secs_f64();
             self.save_to_durable.get_or_create(&of_both(&step.run, &step.remote)).observe(took);
             state.report.uploaded.add(step.clone());

@@ -1,6 +1,6 @@
 //! Events that the library reports while it works. It draws nothing itself: a terminal, a log or a test observes them.
 
-use crate::{Error, RelativePath, RemoteName, StepId};
+use crate::{Error, RelativePath, RemoteName, RunName, Sha256Digest, StepId};
 
 /// Source or target of a transfer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, strum::Display)]
@@ -44,6 +44,8 @@ impl OperationKind {
 pub struct Operation<'a> {
     /// What is done.
     pub kind: OperationKind,
+    /// The step's run.
+    pub run: &'a RunName,
     /// The tier that the step is moved to or from.
     pub tier: &'a Tier,
     /// The step.
@@ -54,6 +56,14 @@ pub struct Operation<'a> {
     pub files: u64,
     /// Bytes of its files; `None` if an interrupted removal is resumed.
     pub bytes: Option<u64>,
+}
+
+/// Returns the number of the trace that all work on a step belongs to, on every node and in every process: 32 hexadecimal
+/// digits, made of the run and the step's identity.
+pub fn trace_id(run: &RunName, id: StepId) -> String {
+    let mut digits = Sha256Digest::of(format!("{run}\n{}", id.label()).as_bytes()).to_string();
+    digits.truncate(32);
+    digits
 }
 
 /// One event.

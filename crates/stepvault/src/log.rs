@@ -4,13 +4,14 @@ use std::io;
 
 use itertools::Itertools as _;
 use stepvault_core::{Error, ErrorKind, Result};
-use tracing::{Level, Metadata};
+use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::filter::{FilterExt as _, ParseError, Targets, filter_fn};
 use tracing_subscriber::fmt::MakeWriter;
-use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{fmt, registry};
 
+use crate::output::record::write_event;
 use crate::output::table::wrap;
 use crate::output::{Output, Priority};
 
@@ -23,15 +24,36 @@ pub(crate) fn start(output: &Output, verbose: u8) -> Result<()> {
     let given = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty());
     let filter = parse(given.as_deref().unwrap_or(default_filter(verbose, output.quiet)))?;
     let writer = LogWriter { output: output.clone(), priority: Priority::Info };
+    let (text, records) = (output.clone(), output.clone());
     let lines = fmt::layer()
         .with_writer(writer)
         .with_ansi(crate::output::draws_on_terminal())
         .with_target(verbose > 1)
-        .with_filter(filter.and(filter_fn(tells_no_secret)));
+        .with_filter(filter_fn(move |_| text.record_node().is_none()));
     registry()
-        .with(lines)
+        .with(lines.and_then(Records(records)).with_filter(filter.and(filter_fn(tells_no_secret))))
         .try_init()
         .map_err(|error| Error::new(ErrorKind::Failed, "cannot start the log").because(error))
+}
+
+/// Writes events as JSON objects, once the output does so with its lines.
+struct Records(Output);
+
+impl<S: Subscriber> Layer<S> for Records {
+    fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
+        if let Some(node) = self.0.record_node() {
+            write_event(&self.0, node, priority_of(event.metadata()), event);
+        }
+    }
+}
+
+fn priority_of(event: &Metadata<'_>) -> Priority {
+    match *event.level() {
+        Level::ERROR => Priority::Error,
+        Level::WARN => Priority::Warning,
+        Level::INFO => Priority::Info,
+        Level::DEBUG | Level::TRACE => Priority::Debug,
+    }
 }
 
 fn parse(text: &str) -> Result<Targets> {
@@ -87,13 +109,7 @@ impl MakeWriter<'_> for LogWriter {
     }
 
     fn make_writer_for(&self, event: &Metadata<'_>) -> Self {
-        let priority = match *event.level() {
-            Level::ERROR => Priority::Error,
-            Level::WARN => Priority::Warning,
-            Level::INFO => Priority::Info,
-            Level::DEBUG | Level::TRACE => Priority::Debug,
-        };
-        Self { output: self.output.clone(), priority }
+        Self { output: self.output.clone(), priority: priority_of(event) }
     }
 }
 

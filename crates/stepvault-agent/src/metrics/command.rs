@@ -7,11 +7,12 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use stepvault_core::observe::{Event, Observer, Tier};
 use stepvault_core::{Clock as _, Result};
-use stepvault_local::{SystemClock, durable};
+use stepvault_local::SystemClock;
 
 use super::events::EventMetrics;
+use super::tables::seconds;
 use super::tables::{ByOne, Seconds, of_tier};
-use super::{TextFormat, seconds};
+use super::{TextFormat, write_readable};
 
 /// Counts what a command does.
 #[derive(Debug)]
@@ -48,7 +49,7 @@ impl CommandMetrics {
         self.exit_code.set(exit_code.into());
         self.ended.set(seconds(SystemClock.now()));
         let text = TextFormat::Prometheus.write(&self.registry)?;
-        durable::replace(file, text.as_bytes())
+        write_readable(file, &text)
     }
 }
 

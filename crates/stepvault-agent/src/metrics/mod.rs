@@ -7,13 +7,16 @@ mod page;
 pub(crate) mod tables;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 use stepvault_core::ids::{NodeName, RemoteName, RunName};
@@ -33,8 +36,8 @@ pub(crate) use self::events::RequestCounts;
 pub(crate) use self::format::TextFormat;
 pub(crate) use self::page::{MetricsAccess, routes};
 use self::tables::{
-    AgentEvents, ByOne, Seconds, StatusMetrics, VaultMetrics, float, of_both, of_error, of_remote, of_run,
-    of_tier, set, store,
+    AgentEvents, ByOne, Seconds, StatusMetrics, VaultMetrics, of_both, of_error, of_remote, of_run,
+    of_run_and_tier, of_tier, seconds, set, store, whole,
 };
 use crate::agent_status::{AgentStatus, RemoteState};
 use crate::messages::UploadProgress;
@@ -46,6 +49,14 @@ use crate::throughput::Throughput;
 const FRESH_FOR: Duration = Duration::from_secs(5);
 /// How long reading the vault may delay an answer.
 const READ_WITHIN: Duration = Duration::from_secs(10);
+
+/// Replaces a file of metrics, which the exporter reads as another user.
+fn write_readable(file: &Path, text: &str) -> Result<()> {
+    durable::replace(file, text.as_bytes())?;
+    std::fs::set_permissions(file, Permissions::from_mode(0o644)).map_err(|error| {
+        Error::new(ErrorKind::Failed, "cannot make the metrics readable").on(file.display()).caused_by(error)
+    })
+}
 
 /// Interval of the metrics file.
 const WRITTEN_EVERY: Duration = Duration::from_secs(15);
@@ -96,7 +107,7 @@ impl Metrics {
         registry.register("agent_start_timestamp_seconds", help, started);
         let help = "Seconds from a step's last write by the trainer until it was durable on the remote";
         registry.register("save_to_durable_seconds", help, status.save_to_durable.clone());
-        let metrics = Self {
+        let mut metrics = Self {
             vault,
             status,
             remotes: options.remotes.clone(),
@@ -111,6 +122,12 @@ impl Metrics {
             is_reading: AtomicBool::new(false),
             registry,
         };
+        if let Some(low_bytes) = options.local.limits.free_space_low_bytes {
+            let low = Gauge::<i64>::default();
+            low.set(whole(low_bytes));
+            let help = "Free bytes below which local copies are removed (local.free-space-low); absent if not configured";
+            metrics.registry.register("disk_low_mark_bytes", help, low);
+        }
         metrics.begin_at_zero(options);
         metrics
     }
@@ -154,7 +171,7 @@ impl Metrics {
             let (metrics, path) = (Arc::clone(&self), file.clone());
             let written = async move {
                 let text = metrics.text(TextFormat::Prometheus).await?;
-                blocking(move || durable::replace(&path, text.as_bytes())).await
+                blocking(move || write_readable(&path, &text)).await
             };
             if let Err(error) = written.await
                 && self.status.is_new_warning("metrics-file", &error.to_string())
@@ -178,7 +195,8 @@ impl Metrics {
         }
         let metrics = Arc::clone(self);
         let reading = tokio::task::spawn_blocking(move || {
-            let read = metrics.of_vault.read(&metrics.vault, &metrics.runs);
+            let durable = |run: &_, remote: &_| metrics.status.remote(run, remote).durable_written_at;
+            let read = metrics.of_vault.read(&metrics.vault, &metrics.runs, durable);
             if read.is_ok() {
                 *metrics.read_at.lock() = Some(Instant::now());
             }
@@ -200,8 +218,13 @@ impl Metrics {
         for remote in &self.remotes {
             self.of_events.take(&remote.settings.name, &remote.requests);
         }
+        metrics.restart_loop.set(i64::from(status.report().restart_loop.is_some()));
         for served in self.runs.iter() {
             let (run, labels) = (served.name(), of_run(served.name()));
+            for tier in served.remotes.iter().map(|remote| &remote.tier).chain([&Tier::Local]) {
+                let is_blocked = status.is_retention_blocked(run, tier);
+                set(&metrics.retention_blocked, &of_run_and_tier(run, tier), u64::from(is_blocked));
+            }
             store(&metrics.given_up_steps, &labels, status.given_up_count(run));
             set(&metrics.unsealed_steps, &labels, status.unsealed_of(run, usize::MAX).len() as u64);
             let others = status.other_writers(run).len();
@@ -278,10 +301,6 @@ impl Metrics {
         }
         problems
     }
-}
-
-fn seconds(time: Timestamp) -> f64 {
-    float(time.seconds) + f64::from(time.nanoseconds) / 1e9
 }
 
 // Counts the engine's events.
@@ -381,8 +400,15 @@ mod tests {
         let uploads = Uploads::default();
         uploads.count(&Event::BytesMoved { tier, bytes: 1 });
         assert_eq!(uploads.all(), []);
-        let operation =
-            Operation { kind: OperationKind::Upload, tier, id, location: "", files: 1, bytes: Some(10) };
+        let operation = Operation {
+            kind: OperationKind::Upload,
+            run: &"demo".parse().unwrap(),
+            tier,
+            id,
+            location: "",
+            files: 1,
+            bytes: Some(10),
+        };
         uploads.count(&Event::Started(operation));
         uploads.count(&Event::BytesMoved { tier, bytes: 2 });
         uploads.count(&Event::BytesCopied { tier, bytes: 3 });

@@ -7,7 +7,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
-use stepvault_core::{RemoteName, Result, RunName};
+use stepvault_core::forecast::{Taken, next_step};
+use stepvault_core::{RemoteName, Result, RunName, Timestamp};
 use stepvault_local::{SealedStep, Vault, clock, space};
 
 use crate::backlog::is_durable;
@@ -50,6 +51,14 @@ pub(crate) fn of_both(run: &RunName, remote: &RemoteName) -> Labels<2> {
 pub(super) fn of_error(run: &RunName, remote: &RemoteName, kind: &str) -> Labels<3> {
     let [run, remote] = of_both(run, remote);
     [run, remote, ("kind", kind.to_owned())]
+}
+
+pub(super) fn of_run_and_tier(run: &RunName, tier: &impl ToString) -> Labels<2> {
+    [("run", run.to_string()), ("tier", tier.to_string())]
+}
+
+pub(super) fn seconds(time: Timestamp) -> f64 {
+    float(time.seconds) + f64::from(time.nanoseconds) / 1e9
 }
 
 pub(super) fn whole(number: u64) -> i64 {
@@ -98,7 +107,11 @@ metrics! {
         vault_steps: ByOne<Gauge> = "Sealed steps",
         newest_step: ByOne<Gauge> = "Number of the newest sealed step; absent if there is none",
         durable_step_age_seconds: ByRunAndRemote<Seconds> =
-            "Seconds since the newest step in the vault that is durable on the remote was written; absent if there is none",
+            "Seconds since the newest step that is known to be durable on the remote was written; absent until the first one",
+        newest_step_timestamp_seconds: ByOne<Seconds> =
+            "Time at which the newest step in the vault was written, in seconds since 1970; absent until the first one",
+        next_step_bytes: ByOne<Gauge> =
+            "Bytes that the next step is expected to take, from the last three; 0 without steps",
         disk_free_bytes: Gauge = "Free bytes on the vault's file system",
         disk_total_bytes: Gauge = "Size of the vault's file system in bytes",
         durable_step: ByRunAndRemote<Gauge> =
@@ -147,13 +160,24 @@ metrics! {
              missing bucket",
         upload_errors: ByError<Gauge> =
             "Errors that currently keep steps from the remote, by kind: one for the whole remote, and one for each step",
+        retention_blocked: Family<Labels<2>, Gauge> =
+            "1 while a guard or a refused deletion keeps retention from removing anything from the tier",
+        restart_loop: Gauge =
+            "1 if the agent was started repeatedly in a short time and each time ended without being asked to",
         agent_healthy: Gauge = "1 when the health check reports no problem",
     }
 }
 
 impl VaultMetrics {
     /// Reads the vault. Blocks.
-    pub(super) fn read(&self, vault: &Vault, runs: &[ServedRun]) -> Result<()> {
+    /// `durable_written_at` is when the newest step was written that became durable since the agent started: its copy may
+    /// have left the vault.
+    pub(super) fn read(
+        &self,
+        vault: &Vault,
+        runs: &[ServedRun],
+        durable_written_at: impl Fn(&RunName, &RemoteName) -> Option<Timestamp>,
+    ) -> Result<()> {
         let now = clock::now();
         let disk = space::free(vault.root())?;
         self.disk_free_bytes.set(whole(disk.free_bytes));
@@ -165,20 +189,22 @@ impl VaultMetrics {
             let labels = of_run(served.name());
             set(&self.vault_steps, &labels, steps.len() as u64);
             set_newest(&self.newest_step, &labels, steps.last());
+            if let Some(newest) = steps.iter().map(|step| step.record().written_at).max() {
+                self.newest_step_timestamp_seconds.get_or_create(&labels).set(seconds(newest));
+            }
+            let taken: Vec<Taken> = steps.iter().map(|step| step.record().taken()).collect();
+            let next_bytes = next_step(&taken).map_or(0, |forecast| forecast.taken.bytes);
+            set(&self.next_step_bytes, &labels, next_bytes);
             for remote in &served.remotes {
                 let labels = of_both(served.name(), remote.name());
                 let (durable, waiting): (Vec<_>, Vec<_>) =
                     steps.iter().partition(|step| is_durable(step, remote));
                 let age_of = |written_at| float(whole(now.seconds_since(written_at)));
                 set_newest(&self.durable_step, &labels, durable.last().copied());
-                match durable.iter().map(|step| step.record().written_at).max() {
-                    Some(newest) => {
-                        let age = self.durable_step_age_seconds.get_or_create(&labels);
-                        age.set(age_of(newest));
-                    }
-                    None => {
-                        self.durable_step_age_seconds.remove(&labels);
-                    }
+                let newest = durable.iter().map(|step| step.record().written_at).max();
+                let newest = newest.max(durable_written_at(served.name(), remote.name()));
+                if let Some(newest) = newest {
+                    self.durable_step_age_seconds.get_or_create(&labels).set(age_of(newest));
                 }
                 set(&self.steps_waiting, &labels, waiting.len() as u64);
                 set(&self.waiting_bytes, &labels, bytes_of(waiting.iter().copied()));

@@ -10,14 +10,14 @@ use stepvault_core::forecast::{Forecast, Taken, next_step};
 use stepvault_core::given_up::GivenUpRecord;
 use stepvault_core::retention::{LocalLimits, Verdict};
 use stepvault_core::room::Room;
-use stepvault_core::{RemoteName, Result, RunName, StepId};
+use stepvault_core::{RemoteName, Result, RunName, StepId, Tier};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::node_records::{read_given_up, write_given_up};
 use stepvault_engine::prune::{LocalPrune, PruneReport, prune_local_runs};
 use stepvault_local::seal_record::SealRecord;
 use stepvault_local::{Vault, space};
 
-use super::faults_of;
+use super::{faults_of, refusal_of};
 use crate::remotes::ServedRun;
 use crate::report::RunStep;
 use crate::shared::Shared;
@@ -108,6 +108,8 @@ impl LocalRetention {
     }
 
     fn applied(&self, run: &RunName, report: &PruneReport) {
+        let status = &self.shared.reporter.status;
+        status.retention_blocked(run, &Tier::Local, refusal_of(&report.plan).is_some());
         let faults = faults_of(&report.plan);
         if !faults.is_empty() {
             self.warn(run, &faults);

@@ -11,11 +11,16 @@ pub(crate) use local::LocalRetention;
 pub(crate) use remote::{PruneTask, PrunedRun};
 pub(crate) use source::clean_source;
 
-/// Returns a plan's warnings and its refusal, as one text. An empty tier is not reported.
-fn faults_of(plan: &RetentionPlan) -> String {
+/// Returns why a plan removes nothing at all. An empty tier is not reported.
+fn refusal_of(plan: &RetentionPlan) -> Option<String> {
     let refusal = plan.refusal.as_ref();
     let refusal = refusal.filter(|refusal| refusal.kind != RefusalKind::ListingEmpty);
-    let refusal = refusal.map(|refusal| refusal.reason.clone());
+    refusal.map(|refusal| refusal.reason.clone())
+}
+
+/// Returns a plan's warnings and its refusal, as one text.
+fn faults_of(plan: &RetentionPlan) -> String {
+    let refusal = refusal_of(plan);
     let texts: Vec<String> = plan.warnings.iter().cloned().chain(refusal).collect();
     texts.join("; ")
 }

@@ -13,7 +13,7 @@ use stepvault_engine::{RunRemote, blocking};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::faults_of;
+use super::{faults_of, refusal_of};
 use crate::report::StepOnRemote;
 use crate::shared::Shared;
 use stepvault_local::clock;
@@ -147,6 +147,8 @@ impl PruneTask {
             let step = StepOnRemote::new(run.remote.keys.run(), *id, run.remote.name());
             reporter.status.pruned(step);
         }
+        let is_blocked = refusal_of(&report.plan).is_some();
+        reporter.status.retention_blocked(run.remote.keys.run(), &run.remote.tier, is_blocked);
         let text = faults_of(&report.plan);
         if text.is_empty() {
             reporter.resolved(&about);
@@ -159,6 +161,8 @@ impl PruneTask {
     fn failed(&mut self, index: usize, error: &Error) {
         let (interval, reporter) = (self.interval(), &self.shared.reporter);
         let run = &mut self.runs[index];
+        let is_blocked = error.kind() == ErrorKind::Denied;
+        reporter.status.retention_blocked(run.remote.keys.run(), &run.remote.tier, is_blocked);
         let (about, place) = (about(&run.remote), described(&run.remote));
         match error.kind() {
             ErrorKind::Held => tracing::debug!(%error, "another prune is running"),

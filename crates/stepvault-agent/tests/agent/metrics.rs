@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -243,6 +244,14 @@ async fn the_metrics_file_is_there_from_the_start_and_says_how_it_ended() {
     assert!(samples_of(&text).contains(&sealed(1).as_str()), "{text}");
     assert!(text.contains("# TYPE stepvault_save_to_durable_seconds histogram\n") && !text.contains("# EOF"));
     promtool_accepts(&text);
+    let mode = std::fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o644, "the exporter is another user");
+    for (name, value) in [("retention_blocked", "0"), ("next_step_bytes", "1300")] {
+        assert!(
+            text.lines().any(|line| line.contains(name) && line.ends_with(&format!(" {value}"))),
+            "{name}: {text}"
+        );
+    }
 }
 
 /// Lets `promtool` check the text, where it is installed.

@@ -22,7 +22,7 @@ pub use self::finding::nearest;
 pub use finding::{Explained, Finding, Source};
 pub use load::{Report, check, faults_error, load};
 pub use model::{
-    AgentSettings, Completion, Config, ControlSocket, LinkPolicy, LocalSettings, MetricsSettings,
+    AgentSettings, Completion, Config, ControlSocket, LinkPolicy, LocalSettings, LogFormat, MetricsSettings,
     NoticeSource, Notices, RestartSettings, RestoreSync, RunSettings, UploadSettings,
 };
 pub use run_names::HOSTNAME;

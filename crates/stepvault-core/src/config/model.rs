@@ -157,6 +157,18 @@ pub struct AgentSettings {
     pub control_socket: ControlSocket,
     /// Where its metrics are found.
     pub metrics: MetricsSettings,
+    /// How services write their logs.
+    pub log_format: LogFormat,
+}
+
+/// How a service writes its log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LogFormat {
+    /// Lines for people.
+    #[default]
+    Text,
+    /// One JSON object on each line.
+    Json,
 }
 
 /// Where the agent's metrics are found: keys of `[agent]` that begin with `metrics`.

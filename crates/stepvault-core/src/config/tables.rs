@@ -10,7 +10,7 @@ use super::finding::Source;
 use super::key::KeyPath;
 use super::merge::{ANY_NAME, Merged, Schema};
 use super::model::{
-    AgentSettings, Config, ControlSocket, LinkPolicy, LocalSettings, MetricsSettings, Notices,
+    AgentSettings, Config, ControlSocket, LinkPolicy, LocalSettings, LogFormat, MetricsSettings, Notices,
     RestartSettings, RestoreSync, UploadSettings,
 };
 use super::remote::named_remote;
@@ -135,6 +135,9 @@ fn agent(table: &mut Section<'_>) -> AgentSettings {
         drain_file: table.path("drain-file"),
         control_socket: control_socket(table),
         metrics: metrics(table),
+        log_format: table
+            .choice("log-format", Some("text"), &[("text", LogFormat::Text), ("json", LogFormat::Json)])
+            .unwrap_or_default(),
     }
 }
 

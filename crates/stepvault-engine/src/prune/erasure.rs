@@ -108,6 +108,7 @@ impl Erasure<'_> {
         for step in group {
             let operation = Operation {
                 kind: OperationKind::Removal,
+                run: remote.keys.run(),
                 tier: &remote.tier,
                 id: step.id,
                 location: &step.location,

@@ -424,6 +424,7 @@ impl<'a> LocalTier<'a> {
             self.prune.observer.as_ref(),
             Operation {
                 kind: OperationKind::Removal,
+                run: &self.prune.run,
                 tier: &Tier::Local,
                 id,
                 location: &location,

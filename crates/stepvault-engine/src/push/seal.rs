@@ -531,6 +531,7 @@ impl Sealing<'_> {
             self.observer.as_ref(),
             Operation {
                 kind: OperationKind::Seal,
+                run: &self.request.run,
                 tier: &Tier::Local,
                 id,
                 location: &location,

@@ -194,7 +194,7 @@ async fn execute(restore: Restore<'_>, plan: RestorePlan) -> Result<OrFaults<Res
         handoff = Some(asked);
     }
     let leases = fetch::take_leases(restore.context, &missing.step).await;
-    let outcome = fetch_and_publish(restore.context, plan, missing, handoff).await;
+    let outcome = fetch_and_publish(restore, plan, missing, handoff).await;
     for lease in leases {
         // Read-only credentials cannot release it.
         let _ = lease.release().await;
@@ -203,11 +203,12 @@ async fn execute(restore: Restore<'_>, plan: RestorePlan) -> Result<OrFaults<Res
 }
 
 async fn fetch_and_publish(
-    context: &RestoreContext,
+    restore: Restore<'_>,
     plan: RestorePlan,
     missing: Missing,
     handoff: Option<Handoff>,
 ) -> Result<OrFaults<RestoreReport>> {
+    let context = restore.context;
     let step = Arc::clone(&missing.step);
     let staging = fetch::open_staging(context, &step, &plan.path).await?;
     fetch::check_space(&staging, &step).await?;
@@ -216,6 +217,7 @@ async fn fetch_and_publish(
         context.observer.as_ref(),
         Operation {
             kind: OperationKind::Restore,
+            run: &restore.request.run,
             tier: &tier,
             id: step.id,
             location: &location,

@@ -327,6 +327,7 @@ impl UploadSession {
             self.observer.as_ref(),
             Operation {
                 kind: OperationKind::Upload,
+                run: self.remote.keys.run(),
                 tier: &self.remote.tier,
                 id,
                 location: &location,

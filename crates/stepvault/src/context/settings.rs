@@ -7,7 +7,7 @@ use itertools::Itertools as _;
 use serde::{Deserialize, Serialize};
 use stepvault_agent::control::Client;
 use stepvault_core::codec::{FORMAT, Record, decode, encode};
-use stepvault_core::config::{Config, FlagOverride, RunSettings, Sources, faults_error, load};
+use stepvault_core::config::{Config, FlagOverride, LogFormat, RunSettings, Sources, faults_error, load};
 use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName};
 use stepvault_core::launch::LaunchName;
 use stepvault_core::launcher::Launcher;
@@ -101,6 +101,9 @@ impl Settings {
         // A node that cannot be determined is an error of the commands that need it.
         if let Ok(writer) = self.writer() {
             session.output.name_node(&writer.place);
+            if self.config.agent.log_format == LogFormat::Json {
+                session.output.write_records(writer.place.node());
+            }
         }
         for warning in &self.config.warnings {
             session.output.warn(&match &warning.hint {

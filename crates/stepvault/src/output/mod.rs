@@ -5,6 +5,7 @@
 //! unless people have closed the pipe, as `head` does; a message that cannot be printed is dropped.
 
 pub(crate) mod human;
+pub(crate) mod record;
 pub(crate) mod table;
 
 use std::io::{self, IsTerminal as _, Write as _};
@@ -18,6 +19,8 @@ use serde::Serialize;
 use stepvault_agent::CommandMetrics;
 use stepvault_core::document::{Document, ErrorAnswer, ErrorInfo};
 use stepvault_core::{Error, ErrorKind, NodeName, NodePlace, Result};
+
+use self::record::{About, Record};
 
 /// A result that can be printed for people and for programs.
 pub(crate) trait Report: Serialize {
@@ -81,6 +84,8 @@ pub(crate) struct Output {
     /// Whether each document is one line.
     has_events: bool,
     node: Arc<OnceLock<NodeName>>,
+    /// Set once lines of a service are JSON.
+    records: Arc<OnceLock<NodeName>>,
     /// Counts what the command does, if `--metrics-file` asks for it.
     pub(crate) metrics: Option<Arc<CommandMetrics>>,
 }
@@ -95,6 +100,7 @@ impl Output {
             is_service: false,
             has_events: false,
             node: Arc::default(),
+            records: Arc::default(),
             metrics: None,
         }
     }
@@ -124,6 +130,18 @@ impl Output {
             // It is the same node each time.
             let _ = self.node.set(place.node().clone());
         }
+    }
+
+    /// Writes each further line of a service as a JSON object, which names this node.
+    pub(crate) fn write_records(&self, node: &NodeName) {
+        if self.is_service {
+            let _ = self.records.set(node.clone());
+        }
+    }
+
+    /// Returns the node that JSON lines name; `None` for lines of text.
+    pub(crate) fn record_node(&self) -> Option<&NodeName> {
+        self.records.get()
     }
 
     /// Prints the result of a command.
@@ -165,7 +183,22 @@ impl Output {
 
     /// Prints a line of this priority on stderr.
     pub(crate) fn line_at(&self, priority: Priority, text: &str) {
-        self.write_lines(priority, &human::printable(text), table::fit);
+        self.line_about(priority, text, About::default());
+    }
+
+    /// The same, for a line about a step.
+    pub(crate) fn line_about(&self, priority: Priority, text: &str, about: About) {
+        match self.record_node() {
+            Some(node) => self.write_record(&Record::new(priority, text, node, about)),
+            None => self.write_lines(priority, &human::printable(text), table::fit),
+        }
+    }
+
+    /// Writes a line of JSON to stderr.
+    pub(crate) fn write_record(&self, record: &impl Serialize) {
+        if let Ok(line) = serde_json::to_string(record) {
+            let _ = io::stderr().lock().write_all(format!("{line}\n").as_bytes());
+        }
     }
 
     /// Writes lines to stderr above the bars, each with the beginning of a service's lines; `wrapped` fits the text to a

@@ -236,6 +236,7 @@ mod tests {
     fn removal_lines(tier: &Tier, id: StepId) -> Vec<String> {
         let operation = Operation {
             kind: OperationKind::Removal,
+            run: &"demo".parse().unwrap(),
             tier,
             id,
             location: "s3://b/demo/000000000100.a1/step_100",
@@ -256,6 +257,7 @@ mod tests {
         let tier = Tier::Remote("main".parse().unwrap());
         let transfer = Operation {
             kind: OperationKind::Upload,
+            run: &"demo".parse().unwrap(),
             tier: &tier,
             id,
             location: "s3://b/demo/000000000100.a1/step_100",
@@ -281,6 +283,7 @@ mod tests {
         );
         let operation = Operation {
             kind: OperationKind::Seal,
+            run: &"demo".parse().unwrap(),
             tier: &Tier::Local,
             id,
             location: "/out/step_100",

@@ -18,6 +18,7 @@ use lines::Lines;
 use parking_lot::{Mutex, MutexGuard};
 use stepvault_core::{ErrorKind, Event, Observer, Operation, OperationKind, RemoteSettings, StepId, Tier};
 
+use crate::output::record::About;
 use crate::output::{self, Output, Priority};
 
 const BAR_INTERVAL: Duration = Duration::from_millis(100);
@@ -156,9 +157,9 @@ impl Watcher {
     }
 
     /// Prints a line in a log; on a terminal the bars show it.
-    fn print(&self, priority: Priority, text: impl FnOnce() -> String) {
+    fn print(&self, priority: Priority, about: About, text: impl FnOnce() -> String) {
         if matches!(self.style, Style::Lines | Style::SparseLines) {
-            self.output.line_at(priority, &text());
+            self.output.line_about(priority, &text(), about);
         }
     }
 
@@ -187,7 +188,7 @@ impl Watcher {
         if self.style == Style::SparseLines {
             tracing::info!("{text}");
         } else {
-            self.print(Priority::Info, || text);
+            self.print(Priority::Info, About::operation(operation), || text);
         }
     }
 }
@@ -235,13 +236,17 @@ impl Observer for Watcher {
                     self.repeats.lock().succeeded(operation.tier, operation.id);
                 }
                 let is_durable = self.end_transfer(operation);
-                self.print(Priority::Info, || lines::of_end(operation, *copied_bytes, *seconds, is_durable));
+                self.print(Priority::Info, About::operation(operation), || {
+                    lines::of_end(operation, *copied_bytes, *seconds, is_durable)
+                });
             }
             Event::Failed { operation, seconds, error } => {
                 self.end_transfer(operation);
                 let Operation { tier, id, .. } = *operation;
                 if self.repeats.lock().tells_of_failure(tier, id, error.kind(), Instant::now()) {
-                    self.print(Priority::Warning, || lines::of_failure(operation, *seconds, error));
+                    self.print(Priority::Warning, About::operation(operation), || {
+                        lines::of_failure(operation, *seconds, error)
+                    });
                 }
             }
             // One line tells of both.
@@ -257,7 +262,13 @@ impl Observer for Watcher {
             Event::Warning { message } => self.output.warn(message),
             other => {
                 if let Some(line) = lines::of_event(other) {
-                    self.print(Priority::Info, || line);
+                    let about = match other {
+                        Event::Durable { tier, id } | Event::Skipped { tier, id, .. } => {
+                            About::step(tier, *id)
+                        }
+                        _ => About::default(),
+                    };
+                    self.print(Priority::Info, about, || line);
                 }
             }
         }

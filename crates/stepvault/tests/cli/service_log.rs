@@ -1,6 +1,7 @@
 //! What services write to their logs: under systemd, between the lines of other nodes, and over weeks.
 
 use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::support::{Place, TestProcess};
 
@@ -141,4 +142,49 @@ fn a_directory_that_the_unit_makes_read_only_is_named_at_the_start() {
         "ReadWritePaths=",
         "local: sealed step 1",
     ]);
+}
+
+#[test]
+fn with_the_format_json_each_line_is_an_object_with_the_same_members() {
+    let place = place();
+    place.save_into("out", "step_1");
+    let remote = place.remote();
+    let logged = |arguments: &[&str], log: &str| {
+        let mut command = place.command([&["agent", "--once"], arguments].concat());
+        command.env("STEPVAULT_AGENT_LOG_FORMAT", "json").env("STEPVAULT_LOG", log);
+        let outcome = command.run();
+        let lines = outcome.stderr.lines().map(|line| {
+            serde_json::from_str::<Value>(line).unwrap_or_else(|error| panic!("{error}: {line}"))
+        });
+        lines.collect::<Vec<_>>()
+    };
+    let lines = logged(&["--remote", &format!("main={remote}"), "--node", "gpu-7"], "debug,stepvault=trace");
+    for line in &lines {
+        let text = |member: &str| line[member].as_str().unwrap_or_else(|| panic!("{member}: {line}"));
+        assert!(text("time").ends_with('Z') && !text("message").contains("stepvault: "), "{line}");
+        assert!(["debug", "info", "warning", "error"].contains(&text("level")), "{line}");
+        assert_eq!(text("node"), "gpu-7");
+    }
+    let about = |message: &str| {
+        let found = lines.iter().find(|line| line["message"].as_str().unwrap().contains(message));
+        let line = found.unwrap_or_else(|| panic!("{message}: {lines:#?}"));
+        (
+            line["run"].clone(),
+            line["step"].clone(),
+            line["attempt"].clone(),
+            line["remote"].clone(),
+            line["trace_id"].clone(),
+        )
+    };
+    let (run, step, attempt, remote, trace) = about("sealed step 1");
+    assert_eq!((run, step, attempt, remote), ("demo/a".into(), 1.into(), 1.into(), Value::Null));
+    assert_eq!(trace.as_str().map(str::len), Some(32));
+    let uploaded = about("main: step 1 (attempt 1) is durable");
+    assert_eq!((uploaded.3, uploaded.4), ("main".into(), trace), "one trace for a step");
+    assert!(lines.iter().any(|line| line["target"].is_string()), "events of the log, too");
+
+    let refused = logged(&["--remote", "nowhere"], "");
+    let last = refused.last().unwrap();
+    assert_eq!(last["level"], "error");
+    assert!(last["message"].as_str().unwrap().contains("hint: "), "{last}");
 }

@@ -396,7 +396,9 @@ pub(crate) fn plain(value: Value, name: &str, place: &str) -> Value {
         Value::String(_) if name == "started_at" => Value::from("2026-05-04T10:00:00Z"),
         Value::Number(_) if name == "disk_free_bytes" => Value::from(600_000_000_000_u64),
         Value::Number(_) if name == "disk_total_bytes" => Value::from(1_000_000_000_000_u64),
-        Value::String(_) if ["ended_at", "last_write_at"].contains(&name) => {
+        Value::String(_)
+            if ["at", "ended_at", "last_write_at", "listed_at", "noticed_at"].contains(&name) =>
+        {
             Value::from("2026-11-21T10:16:00Z")
         }
         Value::String(text) => Value::String(plain_text(&text, place)),
