@@ -49,7 +49,7 @@ impl Tasks {
             let name = &remote.settings.name;
             let (mut uploads, mut pruned_runs) = (Vec::new(), Vec::new());
             for (run, attempts) in options.runs.iter().zip(&open_runs) {
-                if run.uploads_to(name) {
+                if run.has_remote(name) {
                     let here = || on_remote(&run.name, remote, vault);
                     let mut others = remotes_of(run, &timed, vault);
                     others.retain(|other| other.name() != name);

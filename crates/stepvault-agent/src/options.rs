@@ -190,7 +190,7 @@ impl AgentOptions {
     /// Returns the remotes that a run's steps go to, in the configured order.
     pub(crate) fn remotes_of(&self, run: &RunSettings) -> impl Iterator<Item = &AgentRemote> {
         let remotes = self.remotes.iter();
-        remotes.filter(|remote| run.uploads_to(&remote.settings.name))
+        remotes.filter(|remote| run.has_remote(&remote.settings.name))
     }
 
     /// Describes the work for a run, for the log: `run-1: watching /out, for the vault /ssd/vault and s3`.
