@@ -53,6 +53,7 @@ impl Tasks {
                     let here = || on_remote(&run.name, remote, vault);
                     let mut others = remotes_of(run, &timed, vault);
                     others.retain(|other| other.name() != name);
+                    others.extend(timed.selective_of(run).map(|remote| on_remote(&run.name, remote, vault)));
                     pruned_runs.push(PrunedRun::new(here(), others, run));
                     uploads.push(RunUploads::new(here(), run.clone(), Arc::clone(attempts)));
                 }

@@ -39,7 +39,8 @@ pub(crate) fn with_timeouts(options: &AgentOptions) -> AgentOptions {
         settings: Arc::clone(&remote.settings),
         store: Arc::new(TimeoutStore::new(Arc::clone(&remote.store))),
     };
-    AgentOptions { remotes: options.remotes.iter().map(timed).collect(), ..options.clone() }
+    let all = |remotes: &[AgentRemote]| remotes.iter().map(timed).collect();
+    AgentOptions { remotes: all(&options.remotes), selective: all(&options.selective), ..options.clone() }
 }
 
 /// Returns the served runs, given options with timeouts.

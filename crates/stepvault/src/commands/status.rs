@@ -165,7 +165,7 @@ pub(crate) async fn run(session: &Session, arguments: &StatusArguments) -> Resul
                 .on(tiers.run_name())
                 .because(format!("neither the vault {} nor its agent has it", vault.root().display())));
         }
-        let (vault, run, remotes) = (vault.clone(), tiers.run_name().clone(), tiers.remotes.clone());
+        let (vault, run, remotes) = (vault.clone(), tiers.run_name().clone(), tiers.upload_remotes());
         let (node, rules) = (tiers.writer.place.node().clone(), settings.config.restart);
         let limits = settings.config.local.limits;
         let configured = settings.config.runs.iter().map(|run| run.name.clone());
