@@ -18,6 +18,7 @@ use crate::remotes::{on_remote, remotes_of, served_runs, with_timeouts};
 use crate::retention::{LocalRetention, PruneTask, PrunedRun};
 use crate::sealer::{SealedRun, Sealer};
 use crate::shared::Shared;
+use crate::tier::TierTask;
 use crate::upload_worker::{RunUploads, UploadWorker};
 
 /// The tasks of a service, not yet started.
@@ -27,6 +28,7 @@ pub(crate) struct Tasks {
     pub(crate) upload_workers: Vec<UploadWorker>,
     pub(crate) local: LocalRetention,
     pub(crate) prunes: Vec<PruneTask>,
+    pub(crate) tier: TierTask,
     pub(crate) other_writers: OtherWriters,
 }
 
@@ -97,6 +99,7 @@ impl Tasks {
                 published: RefCell::default(),
             },
             prunes,
+            tier: TierTask::new(shared, budget),
             other_writers: OtherWriters {
                 shared: Arc::clone(shared),
                 runs: watched
