@@ -74,7 +74,8 @@ fn skipped(reason: &str) -> CopyOutcome {
 async fn only_selected_steps_are_copied_and_each_of_them_once() {
     let rig = fed(6, &every_third()).await;
     let expected = |of_selected: &CopyOutcome| -> Vec<(u64, CopyOutcome)> {
-        let outcome = |step: u64| if step % 3 == 0 { of_selected.clone() } else { skipped("not selected") };
+        let outcome =
+            |step: u64| if step.is_multiple_of(3) { of_selected.clone() } else { skipped("not selected") };
         (1..=6).map(|step| (step, outcome(step))).collect()
     };
     assert_eq!(outcomes(feed(&rig).await), expected(&CopyOutcome::Copied));

@@ -77,6 +77,11 @@ impl PruneArguments {
         Self { dry_run: true, tier: TierChoice::default(), max_delete: None, keep }
     }
 
+    /// Returns the rules for a run on a remote.
+    fn rules_for(&self, run: &RunSettings, remote: &RunRemote) -> KeepRules {
+        self.keep.over(&run.keep_on(&remote.settings))
+    }
+
     /// Checks the rules for a run.
     ///
     /// # Errors
@@ -165,7 +170,9 @@ pub(super) async fn execute(
     let mut remotes = tiers.all_remotes().await?;
     let mut results = Vec::new();
     // Remotes first: a local copy may be removed because its step was removed from every remote on purpose.
-    let selected = tiers.remotes.iter();
+    // A selective remote without rules has nothing to prune, and may have no step yet.
+    let has_rules = |remote: &RunRemote| !arguments.rules_for(&tiers.run, remote).is_unset();
+    let selected = tiers.remotes.iter().filter(|remote| !remote.settings.is_selective() || has_rules(remote));
     for remote in selected.filter(|remote| arguments.tier.takes(&remote.tier)) {
         let result = prune_remote_tier(tiers, &remotes, remote, arguments).await;
         results.push((remote.tier.clone(), result));
@@ -206,7 +213,7 @@ async fn prune_remote_tier(
     let selective = all_remotes.iter().filter(|other| other.settings.is_fed_by(remote.name()));
     let prune = RemotePrune {
         remote: remote.clone(),
-        rules: arguments.keep.over(&tiers.run.keep_on(&remote.settings)),
+        rules: arguments.rules_for(&tiers.run, remote),
         selective: selective.cloned().collect(),
         manages_imported: tiers.run.manage_imported,
         maximum_deletions: arguments.max_delete,

@@ -37,7 +37,7 @@ pub(super) struct RestoredStep {
 /// new machine. What cannot be created is reported by the restore.
 async fn begin_new_archives(session: &Session, tiers: &Tiers) {
     let Some(vault) = &tiers.vault else { return };
-    for remote in &tiers.upload_remotes() {
+    for remote in &tiers.remotes {
         match remote.begin(vault, ArchivePlace::BesideFiles).await {
             Ok(false) => {}
             Ok(true) => {
