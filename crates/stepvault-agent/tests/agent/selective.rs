@@ -6,13 +6,20 @@ use stepvault_agent::{AgentOptions, AgentRemote};
 use stepvault_core::RemoteSettings;
 use stepvault_core::ids::RemoteName;
 use stepvault_core::retention::{KeepRules, Selection};
+use stepvault_testkit::faults::FaultAction;
+use stepvault_testkit::s3::StrictS3;
 
 use crate::harness::{Node, id};
-use crate::support::{committed, keep_last};
+use crate::support::{committed, fail_all, keep_last};
 
 /// A service whose steps go to `hot`, which keeps the newest one, and every tenth from there to `cold`.
 async fn options(node: &Node) -> (AgentOptions, AgentRemote, AgentRemote) {
-    let (hot, mut cold) = (node.directory_remote("hot").await, node.directory_remote("cold").await);
+    let cold = node.directory_remote("cold").await;
+    options_with(node, cold).await
+}
+
+async fn options_with(node: &Node, mut cold: AgentRemote) -> (AgentOptions, AgentRemote, AgentRemote) {
+    let hot = node.directory_remote("hot").await;
     let mut settings = RemoteSettings::clone(&cold.settings);
     settings.selection = Some(Selection {
         from: RemoteName::new("hot").unwrap(),
@@ -62,6 +69,23 @@ async fn a_single_round_copies_and_a_selective_remote_that_is_away_fails_none() 
     node.once(options);
     assert_eq!(committed(&cold).await, [id(1, 10), id(1, 20)]);
     assert_eq!(committed(&hot).await, [id(1, 20)]);
+}
+
+#[tokio::test]
+async fn a_selective_remote_that_hangs_holds_up_neither_uploads_nor_a_drain() {
+    let (node, server) = (Node::new(), StrictS3::start());
+    let cold = node.s3_remote("cold", &server, 60).await;
+    let (options, hot, _) = options_with(&node, cold).await;
+    fail_all(&server, &FaultAction::Hang);
+    let service = node.start(options);
+    node.save_small(10, 5);
+    node.until_durable("hot", 10).await;
+    node.until_requested(&server, ".stepvault").await;
+    node.save_small(20, 4);
+    node.until_durable("hot", 20).await;
+    let report = service.stop();
+    assert!(report.is_durable(), "{report:?}");
+    assert_eq!(committed(&hot).await, [id(1, 10), id(1, 20)], "step 10 waits");
 }
 
 #[tokio::test]
