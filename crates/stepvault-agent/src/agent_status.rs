@@ -13,6 +13,7 @@ use stepvault_local::clock;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::metrics::tables::{Durations, durations, of_both};
 use crate::options::AgentRemote;
 use crate::report::{AgentReport, NotDurable, OtherWriter, RunStep, SkippedEntry, StepOnRemote};
 use crate::step_progress::{Goal, StepProgress};
@@ -180,11 +181,19 @@ impl State {
 }
 
 /// The shared state of the service.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct AgentStatus {
     state: Mutex<State>,
     /// Counts changes that may affect a step's progress.
     changes: watch::Sender<u64>,
+    /// Seconds from a step's last write until it was durable, by run and remote.
+    pub(crate) save_to_durable: Durations<2>,
+}
+
+impl Default for AgentStatus {
+    fn default() -> Self {
+        Self { state: Mutex::default(), changes: watch::Sender::default(), save_to_durable: durations() }
+    }
 }
 
 impl AgentStatus {
@@ -321,15 +330,18 @@ impl AgentStatus {
         remote.moved_at = Some(Instant::now());
     }
 
-    /// Records a successful upload; `new` if the step was not durable on the remote before.
-    pub(crate) fn upload_done(&self, step: &StepOnRemote, new: bool) {
+    /// Records a successful upload. `written_at` is when the trainer wrote a step that was not durable on the remote before.
+    pub(crate) fn upload_done(&self, step: &StepOnRemote, written_at: Option<Timestamp>) {
         let mut state = self.state.lock();
         let remote = state.remote_of(step);
         remote.end_upload(step.id);
         remote.answered();
         remote.steps.remove(&step.id);
-        if new {
-            remote.durable_at = Some(clock::now());
+        if let Some(written_at) = written_at {
+            let now = clock::now();
+            remote.durable_at = Some(now);
+            let took = Duration::from_secs(now.seconds_since(written_at)).as_secs_f64();
+            self.save_to_durable.get_or_create(&of_both(&step.run, &step.remote)).observe(took);
             state.report.uploaded.add(step.clone());
         }
         drop(state);

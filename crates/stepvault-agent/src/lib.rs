@@ -40,6 +40,7 @@ mod discovery;
 mod drain;
 mod final_report;
 mod followed;
+pub mod http;
 mod messages;
 mod metrics;
 mod notice;
@@ -65,6 +66,7 @@ mod vault_watch;
 
 pub use self::drain::read_drain;
 pub use self::messages::{FailedStep, RemoteUploads};
+pub use self::metrics::CommandMetrics;
 pub use self::options::{AgentOptions, AgentRemote, Lifecycle, NoticeOptions, profiles};
 pub use self::report::{
     AgentReport, LeftUndone, NotDurable, OtherWriter, RunStep, SkippedEntry, StepOnRemote, Tally, UnservedRun,

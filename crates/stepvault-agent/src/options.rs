@@ -9,13 +9,18 @@ use stepvault_core::config::{
     UploadSettings, faults_error, nearest,
 };
 use stepvault_core::starts::RestartLoopRule;
-use stepvault_core::{Attempt, Error, ErrorKind, NodeName, RemoteName, RemoteSettings, Result, Writer};
+use stepvault_core::{
+    Attempt, Error, ErrorKind, NodeName, Observer, RemoteName, RemoteSettings, Result, Writer,
+};
 use stepvault_engine::blocking::blocking;
 use stepvault_formats::find::Extent;
 use stepvault_formats::profile::ProfileSet;
 use stepvault_local::condition::refuse_read_only_mount;
+use stepvault_remote::open::{OpenOptions, open_with};
 use stepvault_remote::store::RemoteStore;
 use tokio::time::timeout;
+
+use crate::metrics::RequestCounts;
 
 /// Timeout for finding the mounts of the directories.
 const MOUNT_DEADLINE: Duration = Duration::from_secs(5);
@@ -27,6 +32,25 @@ pub struct AgentRemote {
     pub settings: Arc<RemoteSettings>,
     /// The store, with its decorators.
     pub store: Arc<dyn RemoteStore>,
+    /// The requests to it.
+    pub(crate) requests: Arc<RequestCounts>,
+}
+
+impl AgentRemote {
+    /// Opens a remote, and counts its requests for the metrics.
+    ///
+    /// # Errors
+    /// As [`open_with`].
+    pub async fn open(
+        settings: RemoteSettings,
+        observer: Arc<dyn Observer>,
+        options: OpenOptions,
+    ) -> Result<Self> {
+        let requests = Arc::new(RequestCounts::of(observer));
+        let observer = Arc::clone(&requests) as Arc<dyn Observer>;
+        let store = open_with(&settings, observer, options).await?;
+        Ok(Self { settings: Arc::new(settings), store, requests })
+    }
 }
 
 /// How the service begins and ends.

@@ -38,6 +38,7 @@ pub(crate) fn with_timeouts(options: &AgentOptions) -> AgentOptions {
     let timed = |remote: &AgentRemote| AgentRemote {
         settings: Arc::clone(&remote.settings),
         store: Arc::new(TimeoutStore::new(Arc::clone(&remote.store))),
+        requests: Arc::clone(&remote.requests),
     };
     let all = |remotes: &[AgentRemote]| remotes.iter().map(timed).collect();
     AgentOptions { remotes: all(&options.remotes), selective: all(&options.selective), ..options.clone() }

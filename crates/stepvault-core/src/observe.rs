@@ -14,7 +14,8 @@ pub enum Tier {
 }
 
 /// What is done with a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum OperationKind {
     /// It is sealed into the vault.
     Seal,
@@ -27,6 +28,11 @@ pub enum OperationKind {
 }
 
 impl OperationKind {
+    /// Returns its name in metrics.
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
+
     /// Whether its bytes are moved to or from a tier.
     pub fn is_transfer(self) -> bool {
         matches!(self, Self::Upload | Self::Restore)
@@ -136,6 +142,18 @@ pub enum Event<'a> {
         tier: &'a Tier,
         /// The step.
         id: StepId,
+    },
+    /// A request is sent to a remote, for the first time or again.
+    Requested {
+        /// The tier.
+        tier: &'a Tier,
+    },
+    /// A step was verified where it is.
+    Verified {
+        /// The tier.
+        tier: &'a Tier,
+        /// Whether no fault was found.
+        is_sound: bool,
     },
     /// A request is retried.
     Retrying {

@@ -21,9 +21,11 @@ mod output;
 mod progress;
 mod session;
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_agent::CommandMetrics;
+use stepvault_core::{Error, ErrorKind, Result, RunName};
 use tokio_util::sync::CancellationToken;
 
 use arguments::Arguments;
@@ -43,13 +45,23 @@ fn main() -> std::process::ExitCode {
         Ok(arguments) => arguments,
         Err(error) => return usage(&error).into(),
     };
-    let output = Output::new(arguments.global.json, arguments.global.quiet)
+    let mut output = Output::new(arguments.global.json, arguments.global.quiet)
         .of_service(arguments.command.is_service())
         .of_events(arguments.command.prints_events());
+    let metrics_file = arguments.global.metrics_file.clone();
+    output.metrics = metrics_file.as_ref().map(|_| {
+        let run = arguments.global.run.as_ref().map(RunName::as_str);
+        Arc::new(CommandMetrics::new(arguments.command.name(), run))
+    });
     let code = start(arguments, &output).unwrap_or_else(|error| {
         output.error(&error);
         ExitCode::from(error.kind())
     });
+    if let (Some(file), Some(metrics)) = (&metrics_file, &output.metrics)
+        && let Err(error) = metrics.write(file, code.number())
+    {
+        output.warn(&format!("cannot write the metrics: {error}"));
+    }
     code.into()
 }
 

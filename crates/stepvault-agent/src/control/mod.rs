@@ -1,8 +1,7 @@
 //! Control API of a running service: HTTP and JSON over a Unix socket that only its own user can open, and optional
 //! metrics on a loopback port.
 //!
-//! Clients may be slow, malicious or numerous: connections, requests, waits and the time for each are bounded, and none
-//! of them runs on the threads that seal and upload.
+//! Requests and waits are bounded here, connections in [`crate::http`].
 
 mod client;
 mod routes;
@@ -11,11 +10,11 @@ mod serve;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
-use hyper::body::Incoming;
-use hyper::header::{CONTENT_TYPE, HeaderValue};
-use hyper::{Response, StatusCode};
+use axum::body::Body;
+use axum::extract::{FromRequest, Request};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use stepvault_core::document::{Document, ErrorAnswer, ErrorInfo};
@@ -86,42 +85,36 @@ const LARGEST_BODY_BYTES: usize = 64 << 10;
 /// Time limit for receiving a body.
 const BODY_WITHIN: Duration = Duration::from_secs(5);
 
-type Answer = Response<Full<Bytes>>;
-
-/// Builds a text answer.
-fn text(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
-    let mut answer = Response::new(Full::new(body.into()));
-    *answer.status_mut() = status;
-    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    answer
-}
-
 /// Builds an answer with one JSON document.
-fn document(status: StatusCode, body: impl Serialize) -> Answer {
-    let document = Document::new(body);
-    match serde_json::to_vec(&document) {
-        Ok(bytes) => text(status, "application/json", bytes),
+fn document(status: StatusCode, body: impl Serialize) -> Response {
+    match serde_json::to_vec(&Document::new(body)) {
+        Ok(bytes) => (status, [(header::CONTENT_TYPE, "application/json")], bytes).into_response(),
         Err(error) => {
             tracing::warn!(%error, "cannot write an answer");
-            text(StatusCode::INTERNAL_SERVER_ERROR, "text/plain", "")
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
         }
     }
 }
 
 /// The answer to a refused request.
 #[derive(Debug)]
-struct Refusal(Answer);
+struct Refusal(StatusCode, ErrorInfo);
 
 impl Refusal {
     fn new(status: StatusCode, error: &Error) -> Self {
-        let error = ErrorInfo::from(error);
-        Self(document(status, ErrorAnswer { error }))
+        Self(status, ErrorInfo::from(error))
     }
 }
 
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
         Self::new(status_of(&error), &error)
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        document(self.0, ErrorAnswer { error: self.1 })
     }
 }
 
@@ -142,8 +135,18 @@ fn status_of(error: &Error) -> StatusCode {
     }
 }
 
-/// Reads a request's body: one JSON document. An empty body counts as an empty document.
-async fn read<T: DeserializeOwned>(body: Incoming) -> std::result::Result<T, Refusal> {
+/// A request's body: one JSON document, whatever type its header names. An empty body counts as an empty document.
+struct Read<T>(T);
+
+impl<T: DeserializeOwned, S: Sync> FromRequest<S> for Read<T> {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request, _state: &S) -> std::result::Result<Self, Refusal> {
+        read(request.into_body()).await.map(Self)
+    }
+}
+
+async fn read<T: DeserializeOwned>(body: Body) -> std::result::Result<T, Refusal> {
     let fault = |why: String| Error::new(ErrorKind::Usage, "cannot read the request").because(why);
     let read = tokio::time::timeout(BODY_WITHIN, Limited::new(body, LARGEST_BODY_BYTES).collect());
     let bytes = match read.await {

@@ -5,24 +5,25 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
+use axum::extract::{Path as UrlPath, State};
+use axum::http::{Method, StatusCode, Uri};
+use axum::response::Response;
+use axum::routing::{get, post};
 use futures::future::join_all;
-use hyper::body::Incoming;
-use hyper::header::{ALLOW, HeaderValue};
-use hyper::{Method, Request, StatusCode};
 use stepvault_core::document::ErrorInfo;
 use stepvault_core::{Error, ErrorKind, RemoteName, Result, Timestamp};
 use stepvault_engine::{RunRemote, blocking};
 use stepvault_local::tree::scan;
 use tokio::time::Instant;
 
-use super::{Answer, ControlState, Refusal, document, read, text};
+use super::{ControlState, Read, Refusal, document};
 use crate::announcements::Added;
 use crate::messages::{
     AgentProcess, AnnounceAnswer, AnnounceRequest, AnnouncementState, AttachAnswer, AttachRequest,
     DetachRequest, DrainAnswer, DrainRequest, RemoteRate, RunStatus, SeenOfRun, Skipped, StatusAnswer,
     TriedRemote, WaitAnswer, WaitRequest,
 };
-use crate::metrics::Metrics;
 use crate::remotes::ServedRun;
 use crate::report::AgentReport;
 use crate::status_file::{MAX_ENTRIES, remote_uploads};
@@ -34,86 +35,45 @@ const SEALED_WITHIN: Duration = Duration::from_secs(5);
 /// How long a query about an announcement waits for progress.
 const NEWS_WITHIN: Duration = Duration::from_secs(10);
 
-const STATUS: &str = "/v1/status";
-const ANNOUNCE: &str = "/v1/announce";
-const ANNOUNCEMENTS: &str = "/v1/announcements/";
-const WAIT: &str = "/v1/wait";
-const DRAIN: &str = "/v1/drain";
-const ATTACH: &str = "/v1/attach";
-const DETACH: &str = "/v1/detach";
+type Answered = std::result::Result<Response, Refusal>;
+type Served = State<Arc<ControlState>>;
 
-/// Answers a request on the control socket.
-pub(super) async fn control(state: &ControlState, request: Request<Incoming>) -> Answer {
-    route(state, request).await.unwrap_or_else(|refusal| refusal.0)
+/// Returns the routes of the control socket.
+pub(super) fn control(state: Arc<ControlState>) -> Router {
+    Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/announce", post(announce))
+        .route("/v1/announcements/{id}", get(announcement))
+        .route("/v1/wait", post(wait_for_step))
+        .route("/v1/drain", post(drain))
+        .route("/v1/attach", post(attach))
+        .route("/v1/detach", post(detach))
+        .fallback(unknown_path)
+        .method_not_allowed_fallback(method_not_allowed)
+        .with_state(state)
 }
 
-async fn route(state: &ControlState, request: Request<Incoming>) -> std::result::Result<Answer, Refusal> {
-    let (head, body) = request.into_parts();
-    let path = head.uri.path();
-    let announcement_id = path.strip_prefix(ANNOUNCEMENTS);
-    let allowed = match path {
-        ANNOUNCE | WAIT | DRAIN | ATTACH | DETACH => Method::POST,
-        _ if path == STATUS || announcement_id.is_some() => Method::GET,
-        _ => {
-            let error = Error::new(ErrorKind::NotFound, "unknown path").on(path);
-            return Err(error.hint("see docs/reference/control.md for the requests").into());
-        }
-    };
-    if head.method != allowed {
-        return Ok(method_not_allowed(path, &allowed));
-    }
-    match (path, announcement_id) {
-        (ANNOUNCE, _) => announce(state, read(body).await?).await,
-        (WAIT, _) => {
-            let answer = wait(state, read(body).await?).await?;
-            Ok(document(StatusCode::OK, answer))
-        }
-        (DRAIN, _) => Ok(drain(state, read(body).await?).await?),
-        (ATTACH, _) => Ok(document(StatusCode::OK, attach(state, &read(body).await?).await?)),
-        (DETACH, _) => Ok(detach(state, &read(body).await?).await?),
-        (_, Some(id)) => announcement(state, id).await,
-        _ => Ok(document(StatusCode::OK, status(state))),
-    }
+async fn unknown_path(path: Uri) -> Refusal {
+    let error = Error::new(ErrorKind::NotFound, "unknown path").on(path.path());
+    error.hint("see docs/reference/control.md for the requests").into()
 }
 
-/// Answers a request on the port for metrics.
-pub(super) async fn metrics(metrics: &Arc<Metrics>, request: Request<Incoming>) -> Answer {
-    const PLAIN: &str = "text/plain; charset=utf-8";
-    if ![Method::GET, Method::HEAD].contains(request.method()) {
-        return method_not_allowed(request.uri().path(), &Method::GET);
-    }
-    match request.uri().path() {
-        "/metrics" => match metrics.text().await {
-            Ok(body) => {
-                text(StatusCode::OK, "application/openmetrics-text; version=1.0.0; charset=utf-8", body)
-            }
-            Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, PLAIN, format!("{error}\n")),
-        },
-        "/healthz" => {
-            let problems = metrics.problems();
-            if problems.is_empty() {
-                text(StatusCode::OK, PLAIN, "well\n")
-            } else {
-                text(StatusCode::SERVICE_UNAVAILABLE, PLAIN, problems.join("\n") + "\n")
-            }
-        }
-        _ => text(StatusCode::NOT_FOUND, PLAIN, "use /metrics or /healthz\n"),
-    }
-}
-
-fn method_not_allowed(path: &str, allowed: &Method) -> Answer {
-    let error = Error::new(ErrorKind::Usage, "method not allowed").on(path).hint(format!("use {allowed}"));
-    let Refusal(mut answer) = Refusal::new(StatusCode::METHOD_NOT_ALLOWED, &error);
-    let allowed = HeaderValue::from_str(allowed.as_str());
-    answer.headers_mut().extend(allowed.ok().map(|allowed| (ALLOW, allowed)));
-    answer
+async fn method_not_allowed(method: Method, path: Uri) -> Refusal {
+    let allowed = if method == Method::POST { Method::GET } else { Method::POST };
+    let error = Error::new(ErrorKind::Usage, "method not allowed");
+    let error = error.on(path.path()).hint(format!("use {allowed}"));
+    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, &error)
 }
 
 fn entries(of: Vec<(PathBuf, String)>) -> Vec<Skipped> {
     of.into_iter().map(|(path, reason)| Skipped { path, reason }).collect()
 }
 
-fn status(state: &ControlState) -> StatusAnswer {
+async fn status(State(state): Served) -> Response {
+    document(StatusCode::OK, status_of(&state))
+}
+
+fn status_of(state: &ControlState) -> StatusAnswer {
     let shared = &state.shared;
     let (options, status) = (&shared.options, &shared.reporter.status);
     let problems = state.metrics.problems();
@@ -152,10 +112,10 @@ fn status(state: &ControlState) -> StatusAnswer {
 }
 
 /// Follows a process, if the service runs for processes.
-async fn attach(state: &ControlState, request: &AttachRequest) -> Result<AttachAnswer> {
+async fn attach(State(state): Served, Read(request): Read<AttachRequest>) -> Answered {
     // The next agent may serve another run.
     let run = match state.run(request.run.as_ref()) {
-        Err(error) if !state.shared.drain.stop.is_requested() => return Err(error),
+        Err(error) if !state.shared.drain.stop.is_requested() => return Err(error.into()),
         run => run.ok(),
     };
     if let Some(followed) = &state.followed {
@@ -163,15 +123,16 @@ async fn attach(state: &ControlState, request: &AttachRequest) -> Result<AttachA
         state.shared.announcements.joined();
     }
     let remotes = match run {
-        Some(run) => try_out(state, run).await,
+        Some(run) => try_out(&state, run).await,
         None => Vec::new(),
     };
     let process_ids = state.followed.as_ref().map(|followed| followed.process_ids());
-    Ok(AttachAnswer {
+    let answer = AttachAnswer {
         followed: process_ids.is_some(),
         process_ids: process_ids.unwrap_or_default(),
         remotes,
-    })
+    };
+    Ok(document(StatusCode::OK, answer))
 }
 
 /// Tries every remote of a run out at once.
@@ -195,7 +156,7 @@ async fn try_out(state: &ControlState, run: &ServedRun) -> Vec<TriedRemote> {
     join_all(tried).await
 }
 
-async fn announce(state: &ControlState, request: AnnounceRequest) -> std::result::Result<Answer, Refusal> {
+async fn announce(State(state): Served, Read(request): Read<AnnounceRequest>) -> Answered {
     let run = state.run(request.run.as_ref())?.name().clone();
     check_path(&request.path)?;
     if let Some(name) = &request.name {
@@ -219,10 +180,10 @@ async fn announce(state: &ControlState, request: AnnounceRequest) -> std::result
             id
         }
     };
-    Ok(known(state, id)?)
+    Ok(known(&state, id)?)
 }
 
-async fn announcement(state: &ControlState, id: &str) -> std::result::Result<Answer, Refusal> {
+async fn announcement(State(state): Served, UrlPath(id): UrlPath<String>) -> Answered {
     let id = id.parse().map_err(|_| {
         Error::new(ErrorKind::Usage, "invalid announcement number")
             .on(id)
@@ -230,11 +191,11 @@ async fn announcement(state: &ControlState, id: &str) -> std::result::Result<Ans
     })?;
     let _permit = state.wait_permit()?;
     let _ = tokio::time::timeout(NEWS_WITHIN, state.shared.announcements.settled(id)).await;
-    Ok(known(state, id)?)
+    Ok(known(&state, id)?)
 }
 
 /// Returns the state of an announcement: sealed, queued, or refused with a cause.
-fn known(state: &ControlState, id: u64) -> Result<Answer> {
+fn known(state: &ControlState, id: u64) -> Result<Response> {
     let answer: AnnounceAnswer = state.shared.announcements.answer(id).ok_or_else(|| {
         Error::new(ErrorKind::NotFound, "no such announcement")
             .on(id)
@@ -272,7 +233,7 @@ const MAX_NAMED: usize = 100;
 const LATEST: Duration = Duration::from_hours(24 * 365);
 
 /// No longer follows a process, and drains if it was the last one.
-pub(super) async fn detach(state: &ControlState, request: &DetachRequest) -> Result<Answer> {
+async fn detach(State(state): Served, Read(request): Read<DetachRequest>) -> Answered {
     let followed = state.followed.as_ref().ok_or_else(|| {
         Error::new(ErrorKind::Refused, "cannot detach the process")
             .on(request.process_id)
@@ -285,7 +246,7 @@ pub(super) async fn detach(state: &ControlState, request: &DetachRequest) -> Res
     let waiting = request.wait.then(|| followed.waiting_client());
     let was_last = followed.ended(request.process_id, StopReason::TrainerGone, Some(deadline));
     if was_last && waiting.is_some() {
-        return ended(state).await;
+        return Ok(ended(&state).await?);
     }
     let remaining = state.shared.drain.stop.requested().and_then(|request| request.deadline);
     Ok(document(StatusCode::OK, still_serving(remaining)))
@@ -301,7 +262,7 @@ fn deadline_after(seconds: Option<u64>) -> Option<Instant> {
     seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds).min(LATEST))
 }
 
-pub(super) async fn drain(state: &ControlState, request: DrainRequest) -> Result<Answer> {
+async fn drain(State(state): Served, Read(request): Read<DrainRequest>) -> Answered {
     let now = Instant::now();
     let (stop, configured) = (&state.shared.drain.stop, state.shared.drain.configured);
     let asked_for = deadline_after(request.deadline_seconds);
@@ -317,11 +278,11 @@ pub(super) async fn drain(state: &ControlState, request: DrainRequest) -> Result
         let end = requested.unwrap_or(now + configured);
         return Ok(document(StatusCode::ACCEPTED, still_serving(Some(end))));
     }
-    ended(state).await
+    Ok(ended(&state).await?)
 }
 
 /// Waits for the end of the service, and returns its answer.
-async fn ended(state: &ControlState) -> Result<Answer> {
+async fn ended(state: &ControlState) -> Result<Response> {
     let mut ended = state.ended.clone();
     let answer = ended.wait_for(Option::is_some).await.ok().and_then(|ended| ended.clone());
     // A service that failed ends without an answer.
@@ -351,6 +312,11 @@ pub const LONGEST_WAIT: Duration = Duration::from_mins(10);
 const VAULT_INTERVAL: Duration = Duration::from_secs(2);
 /// Interval of remote queries about a step that the vault does not hold.
 const REMOTE_INTERVAL: Duration = Duration::from_secs(15);
+
+async fn wait_for_step(State(state): Served, Read(request): Read<WaitRequest>) -> Answered {
+    let answer = wait(&state, request).await?;
+    Ok(document(StatusCode::OK, answer))
+}
 
 /// Waits until the step has reached the goal, fails, or time is up.
 async fn wait(state: &ControlState, request: WaitRequest) -> Result<WaitAnswer> {

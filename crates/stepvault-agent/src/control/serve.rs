@@ -1,114 +1,31 @@
-//! Listens on the control socket and for scrapes, and accepts connections, with limits that protect the service.
+//! Opens the control socket and the port for scrapes, and closes them at the end.
 
-use std::convert::Infallible;
-use std::future::Future;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::Request;
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use axum::Router;
+use stepvault_core::config::MetricsSettings;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_local::socket::{PrivateSocket, listen_privately};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio_util::net::Listener;
 use tokio_util::sync::CancellationToken;
 
-use super::{Answer, ControlState, FinalResponse, Refusal, routes};
+use super::{ControlState, FinalResponse, Refusal, routes};
+use crate::http::{Token, serve};
+use crate::metrics::MetricsAccess;
 use crate::report::AgentReport;
 
-/// Maximum number of concurrent connections to one listener. Further ones are closed as soon as they are accepted.
-const MAX_CONNECTIONS: usize = 128;
-/// Time limit for receiving a request's head.
-const HEAD_WITHIN: Duration = Duration::from_secs(5);
-/// Maximum size of a request's head.
-const LARGEST_HEAD_BYTES: usize = 16 << 10;
-const MAX_HEADERS: usize = 32;
-/// Maximum duration of a connection: the longest wait, plus time to read and write.
-const LIFE: Duration = routes::LONGEST_WAIT.saturating_add(Duration::from_secs(30));
-/// Time limit for answers that are being written at the end.
-const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(2);
-/// Pause after an error of `accept`, such as too many open files.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
-
-/// Serves until told to end.
-async fn serve<L: Listener, Answering: Future<Output = ()> + Send + 'static>(
-    mut listener: L,
-    state: Arc<ControlState>,
-    answer_on: fn(L::Io, Arc<ControlState>) -> Answering,
-    end: CancellationToken,
-) {
-    let mut connections = JoinSet::new();
-    loop {
-        let stream = tokio::select! {
-            biased;
-            () = end.cancelled() => break,
-            // Finished connections are removed.
-            Some(_) = connections.join_next() => continue,
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
-                Err(error) => {
-                    tracing::debug!(%error, "cannot accept a connection");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            },
-        };
-        if connections.len() < MAX_CONNECTIONS {
-            connections.spawn(answer_on(stream, Arc::clone(&state)));
-        }
+/// Returns the routes for a client on the control socket: those of the API, or a refusal of every request.
+fn routes_for(stream: &UnixStream, routes: &Router) -> Router {
+    match check_peer(stream) {
+        Ok(()) => routes.clone(),
+        Err(error) => Router::new().fallback(move || async { Refusal::from(error) }),
     }
-    last_answers(connections).await;
-}
-
-/// Answers on the control socket.
-async fn answer_command(stream: UnixStream, state: Arc<ControlState>) {
-    match check_peer(&stream) {
-        Ok(()) => connection(stream, |request| routes::control(&state, request)).await,
-        Err(error) => connection(stream, |_| async { Refusal::from(error.clone()).0 }).await,
-    }
-}
-
-/// Answers on the port for metrics and the health check.
-async fn answer_scrape(stream: TcpStream, state: Arc<ControlState>) {
-    connection(stream, |request| routes::metrics(&state.metrics, request)).await;
-}
-
-/// Handles one request with one answer.
-async fn connection<Answering: Future<Output = Answer>>(
-    stream: impl AsyncRead + AsyncWrite + Unpin,
-    answer: impl Fn(Request<Incoming>) -> Answering,
-) {
-    let service = service_fn(|request| {
-        let answering = answer(request);
-        async move { Ok::<_, Infallible>(answering.await) }
-    });
-    let served = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .keep_alive(false)
-        .header_read_timeout(HEAD_WITHIN)
-        .max_buf_size(LARGEST_HEAD_BYTES)
-        .max_headers(MAX_HEADERS)
-        .serve_connection(TokioIo::new(stream), service);
-    match tokio::time::timeout(LIFE, served).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "a connection ended unexpectedly"),
-        Err(_) => tracing::debug!("a connection exceeded its time limit"),
-    }
-}
-
-async fn last_answers(mut connections: JoinSet<()>) {
-    let all = async { while connections.join_next().await.is_some() {} };
-    let _ = tokio::time::timeout(LAST_ANSWERS_WITHIN, all).await;
-    connections.shutdown().await;
 }
 
 /// Refuses clients of other users but root.
@@ -128,8 +45,6 @@ fn check_peer(stream: &UnixStream) -> Result<()> {
         .hint("run the command as the agent's user"))
 }
 
-// Opens the control socket and the metrics port, and closes them at the end.
-
 /// A process that listens on a socket accepts a connection within this time, or is useless to its clients.
 const TAKEN_WITHIN: Duration = Duration::from_secs(1);
 
@@ -147,7 +62,7 @@ impl Control {
     /// only a warning: checkpoints are more important.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] when the metrics port cannot be opened, because it was requested explicitly.
+    /// [`ErrorKind::Usage`] when the metrics port cannot be opened or its token cannot be read: it was asked for.
     pub(crate) async fn start(state: ControlState, ended: watch::Sender<FinalResponse>) -> Result<Self> {
         let mut control =
             Self { listening: JoinSet::new(), end: CancellationToken::new(), ended, socket: None };
@@ -156,17 +71,28 @@ impl Control {
             return Ok(control);
         }
         let state = Arc::new(state);
-        if let Some(address) = shared.options.agent.metrics_listen {
+        let MetricsSettings { listen, token_file, file } = &shared.options.agent.metrics;
+        if let Some(file) = file {
+            let metrics = Arc::clone(&state.metrics);
+            control.listening.spawn(metrics.write_to(file.clone(), control.end.clone()));
+        }
+        if let Some(address) = *listen {
+            let access = match token_file {
+                Some(file) => MetricsAccess::Token(Token::read(file).await?),
+                None => MetricsAccess::Open,
+            };
             let listener = listen_on(address).await?;
-            let serving = serve(listener, Arc::clone(&state), answer_scrape, control.end.clone());
-            control.listening.spawn(serving);
+            let routes = crate::metrics::routes(Arc::clone(&state.metrics), access);
+            control.listening.spawn(serve(listener, move |_| routes.clone(), control.end.clone()));
         }
         if let Some(path) = shared.options.control_socket() {
             match open(&path).await {
                 Ok((listener, socket)) => {
                     tracing::info!(path = %socket.path().display(), "listening on the control socket");
                     control.socket = Some(socket);
-                    control.listening.spawn(serve(listener, state, answer_command, control.end.clone()));
+                    let api = routes::control(state);
+                    let routes = move |stream: &UnixStream| routes_for(stream, &api);
+                    control.listening.spawn(serve(listener, routes, control.end.clone()));
                 }
                 Err(error) => shared.reporter.warn_once("control", &warning(&error)),
             }
@@ -216,12 +142,6 @@ async fn open(path: &Path) -> Result<(UnixListener, PrivateSocket)> {
 }
 
 async fn listen_on(address: SocketAddr) -> Result<TcpListener> {
-    if !address.ip().is_loopback() {
-        return Err(Error::new(ErrorKind::Usage, "cannot serve metrics")
-            .on(address)
-            .because("other machines could reach it, and it has no authentication")
-            .hint("use a loopback address: 127.0.0.1 or [::1]"));
-    }
     TcpListener::bind(address).await.map_err(|error| {
         Error::new(ErrorKind::Usage, "cannot serve metrics")
             .on(address)

@@ -1,33 +1,44 @@
 //! Metrics of a running service. Runs and remotes are labels, as many as are configured; steps are values.
 
-mod tables;
+mod command;
+mod events;
+mod format;
+mod page;
+pub(crate) mod tables;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
-use stepvault_core::ids::{RemoteName, RunName};
+use stepvault_core::ids::{NodeName, RemoteName, RunName};
 use stepvault_core::observe::{Event, Observer, Operation, OperationKind, Tier};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_engine::blocking;
 use stepvault_engine::tier::run_remote::RunRemote;
+use stepvault_local::durable;
 use stepvault_local::vault::Vault;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
+pub use self::command::CommandMetrics;
+use self::events::EventMetrics;
+pub(crate) use self::events::RequestCounts;
+pub(crate) use self::format::TextFormat;
+pub(crate) use self::page::{MetricsAccess, routes};
 use self::tables::{
-    ByOne, EventMetrics, Labels, Seconds, StatusMetrics, VaultMetrics, float, of_both, of_error, of_remote,
-    of_run, of_tier, set,
+    AgentEvents, ByOne, Seconds, StatusMetrics, VaultMetrics, float, of_both, of_error, of_remote, of_run,
+    of_tier, set, store,
 };
 use crate::agent_status::{AgentStatus, RemoteState};
 use crate::messages::UploadProgress;
-use crate::options::AgentOptions;
+use crate::options::{AgentOptions, AgentRemote};
 use crate::remotes::ServedRun;
 use crate::throughput::Throughput;
 
@@ -36,15 +47,20 @@ const FRESH_FOR: Duration = Duration::from_secs(5);
 /// How long reading the vault may delay an answer.
 const READ_WITHIN: Duration = Duration::from_secs(10);
 
+/// Interval of the metrics file.
+const WRITTEN_EVERY: Duration = Duration::from_secs(15);
+
 /// All metrics.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     vault: Vault,
     status: Arc<AgentStatus>,
+    remotes: Vec<AgentRemote>,
     runs: Arc<[ServedRun]>,
     registry: Registry,
     of_vault: VaultMetrics,
     of_events: EventMetrics,
+    of_agent: AgentEvents,
     of_status: StatusMetrics,
     /// When bytes were last sent to each remote.
     moved_at: Mutex<BTreeMap<RemoteName, Instant>>,
@@ -56,15 +72,12 @@ pub(crate) struct Metrics {
     is_reading: AtomicBool,
 }
 
-/// Creates a registry with what does not change.
-fn registry_of_start(started_at: Timestamp) -> Registry {
-    let mut registry = Registry::with_prefix("stepvault");
+/// Creates a registry with what does not change. Every sample names the node.
+fn registry_of(node: &NodeName) -> Registry {
+    let node = ("node".into(), node.to_string().into());
+    let mut registry = Registry::with_prefix_and_labels("stepvault", std::iter::once(node));
     let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
-    registry.register("build", "Version of the running agent", build);
-    let started = Seconds::default();
-    started.set(seconds(started_at));
-    let help = "Start time of the agent, in seconds since 1970";
-    registry.register("agent_start_timestamp_seconds", help, started);
+    registry.register("build", "Version of stepvault", build);
     registry
 }
 
@@ -76,13 +89,21 @@ impl Metrics {
         status: Arc<AgentStatus>,
         runs: Arc<[ServedRun]>,
     ) -> Self {
-        let mut registry = registry_of_start(started_at);
+        let mut registry = registry_of(options.node());
+        let started = Seconds::default();
+        started.set(seconds(started_at));
+        let help = "Start time of the agent, in seconds since 1970";
+        registry.register("agent_start_timestamp_seconds", help, started);
+        let help = "Seconds from a step's last write by the trainer until it was durable on the remote";
+        registry.register("save_to_durable_seconds", help, status.save_to_durable.clone());
         let metrics = Self {
             vault,
             status,
+            remotes: options.remotes.clone(),
             runs,
             of_vault: VaultMetrics::register(&mut registry),
             of_events: EventMetrics::register(&mut registry),
+            of_agent: AgentEvents::register(&mut registry),
             of_status: StatusMetrics::register(&mut registry),
             moved_at: Mutex::default(),
             uploads: Uploads::default(),
@@ -96,7 +117,7 @@ impl Metrics {
 
     /// Counters that exist from the start can be distinguished from missing ones.
     fn begin_at_zero(&self, options: &AgentOptions) {
-        let events = &self.of_events;
+        let events = &self.of_agent;
         events.removed_steps.get_or_create(&of_tier(&"local")).inc_by(0);
         for remote in &options.remotes {
             let name = &remote.settings.name;
@@ -115,18 +136,36 @@ impl Metrics {
         }
     }
 
-    /// Returns all metrics as text in the `OpenMetrics` format, which Prometheus reads.
+    /// Returns all metrics as text.
     ///
     /// # Errors
     /// When the vault cannot be read in time.
-    pub(crate) async fn text(self: &Arc<Self>) -> Result<String> {
+    pub(crate) async fn text(self: &Arc<Self>, format: TextFormat) -> Result<String> {
         self.read_vault().await?;
         self.read_status();
         self.of_status.agent_healthy.set(i64::from(self.problems().is_empty()));
-        let mut text = String::new();
-        encode(&mut text, &self.registry)
-            .map_err(|error| Error::new(ErrorKind::Failed, "cannot write the metrics").caused_by(error))?;
-        Ok(text)
+        format.write(&self.registry)
+    }
+
+    /// Replaces the file by the metrics, periodically and at the end.
+    pub(crate) async fn write_to(self: Arc<Self>, file: PathBuf, end: CancellationToken) {
+        loop {
+            let is_over = end.is_cancelled();
+            let (metrics, path) = (Arc::clone(&self), file.clone());
+            let written = async move {
+                let text = metrics.text(TextFormat::Prometheus).await?;
+                blocking(move || durable::replace(&path, text.as_bytes())).await
+            };
+            if let Err(error) = written.await
+                && self.status.is_new_warning("metrics-file", &error.to_string())
+            {
+                tracing::warn!(file = %file.display(), %error, "cannot write the metrics");
+            }
+            if is_over {
+                return;
+            }
+            let _ = tokio::time::timeout(WRITTEN_EVERY, end.cancelled()).await;
+        }
     }
 
     async fn read_vault(self: &Arc<Self>) -> Result<()> {
@@ -158,6 +197,9 @@ impl Metrics {
     fn read_status(&self) {
         let (status, metrics) = (&self.status, &self.of_status);
         metrics.upload_errors.clear();
+        for remote in &self.remotes {
+            self.of_events.take(&remote.settings.name, &remote.requests);
+        }
         for served in self.runs.iter() {
             let (run, labels) = (served.name(), of_run(served.name()));
             store(&metrics.given_up_steps, &labels, status.given_up_count(run));
@@ -193,24 +235,22 @@ impl Metrics {
 
     fn count(&self, event: &Event<'_>) {
         self.uploads.count(event);
+        self.of_events.count(event);
         match event {
             Event::Finished { operation: Operation { kind: OperationKind::Seal, .. }, .. } => {
-                self.of_events.sealed_steps.inc();
+                self.of_agent.sealed_steps.inc();
             }
             Event::Finished { operation: Operation { kind: OperationKind::Removal, tier, .. }, .. } => {
-                self.of_events.removed_steps.get_or_create(&of_tier(tier)).inc();
-            }
-            Event::Warning { .. } => {
-                self.of_events.warnings.inc();
+                self.of_agent.removed_steps.get_or_create(&of_tier(tier)).inc();
             }
             Event::BytesMoved { tier: Tier::Remote(remote), bytes } => {
-                self.count_bytes(&self.of_events.uploaded_bytes, remote, *bytes);
+                self.count_bytes(&self.of_agent.uploaded_bytes, remote, *bytes);
             }
             Event::BytesCopied { tier: Tier::Remote(remote), bytes } => {
-                self.count_bytes(&self.of_events.copied_bytes, remote, *bytes);
+                self.count_bytes(&self.of_agent.copied_bytes, remote, *bytes);
             }
             Event::Durable { tier: Tier::Remote(remote), .. } => {
-                let steps = self.of_events.durable_steps.get_or_create(&of_remote(remote));
+                let steps = self.of_agent.durable_steps.get_or_create(&of_remote(remote));
                 steps.inc();
             }
             _ => {}
@@ -238,12 +278,6 @@ impl Metrics {
         }
         problems
     }
-}
-
-/// Sets a counter to what was counted elsewhere.
-fn store<const N: usize>(counters: &Family<Labels<N>, Counter>, labels: &Labels<N>, value: u64) {
-    let counter = counters.get_or_create(labels);
-    counter.inner().store(value, Ordering::Relaxed);
 }
 
 fn seconds(time: Timestamp) -> f64 {

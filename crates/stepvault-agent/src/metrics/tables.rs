@@ -1,10 +1,11 @@
 //! The metrics by name, with type and help, and their labels.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use stepvault_core::{RemoteName, Result, RunName};
 use stepvault_local::{SealedStep, Vault, clock, space};
@@ -14,13 +15,21 @@ use crate::remotes::ServedRun;
 
 pub(super) type Seconds = Gauge<f64, AtomicU64>;
 
-pub(super) type Labels<const N: usize> = [(&'static str, String); N];
+pub(crate) type Labels<const N: usize> = [(&'static str, String); N];
 /// By run, by remote, or by tier.
 pub(super) type ByOne<Metric> = Family<Labels<1>, Metric>;
 /// By run and remote.
 pub(super) type ByRunAndRemote<Metric> = Family<Labels<2>, Metric>;
 /// By run, remote and kind of error.
 pub(super) type ByError<Metric> = Family<Labels<3>, Metric>;
+
+/// How long something took, by these labels.
+pub(crate) type Durations<const N: usize> = Family<Labels<N>, Histogram, fn() -> Histogram>;
+
+/// Creates durations with buckets from half a second to 18 hours: a small file, and a step over a slow link.
+pub(crate) fn durations<const N: usize>() -> Durations<N> {
+    Durations::new_with_constructor(|| Histogram::new(exponential_buckets(0.5, 2.0, 18)))
+}
 
 pub(super) fn of_run(run: &RunName) -> Labels<1> {
     [("run", run.to_string())]
@@ -34,7 +43,7 @@ pub(super) fn of_tier(tier: &impl ToString) -> Labels<1> {
     [("tier", tier.to_string())]
 }
 
-pub(super) fn of_both(run: &RunName, remote: &RemoteName) -> Labels<2> {
+pub(crate) fn of_both(run: &RunName, remote: &RemoteName) -> Labels<2> {
     [("run", run.to_string()), ("remote", remote.to_string())]
 }
 
@@ -55,6 +64,12 @@ pub(super) fn float(seconds: i64) -> f64 {
 
 pub(super) fn set<const N: usize>(gauges: &Family<Labels<N>, Gauge>, labels: &Labels<N>, value: u64) {
     gauges.get_or_create(labels).set(whole(value));
+}
+
+/// Sets a counter to what was counted elsewhere.
+pub(super) fn store<const N: usize>(counters: &Family<Labels<N>, Counter>, labels: &Labels<N>, value: u64) {
+    let counter = counters.get_or_create(labels);
+    counter.inner().store(value, Ordering::Relaxed);
 }
 
 /// Declares a group of metrics: a field for each, which has the metric's name. `register` registers them in order.
@@ -82,6 +97,8 @@ metrics! {
         vault_bytes: Gauge = "Bytes of the sealed steps of all served runs",
         vault_steps: ByOne<Gauge> = "Sealed steps",
         newest_step: ByOne<Gauge> = "Number of the newest sealed step; absent if there is none",
+        durable_step_age_seconds: ByRunAndRemote<Seconds> =
+            "Seconds since the newest step in the vault that is durable on the remote was written; absent if there is none",
         disk_free_bytes: Gauge = "Free bytes on the vault's file system",
         disk_total_bytes: Gauge = "Size of the vault's file system in bytes",
         durable_step: ByRunAndRemote<Gauge> =
@@ -94,10 +111,9 @@ metrics! {
 }
 
 metrics! {
-    /// Metrics that count the engine's events.
-    EventMetrics {
+    /// Metrics that count the events of an agent.
+    AgentEvents {
         sealed_steps: Counter = "Steps sealed into the vault since the agent started",
-        warnings: Counter = "Warnings that the agent has emitted",
         uploaded_bytes: ByOne<Counter> =
             "Checkpoint bytes sent to the remote, and read back from it to verify a step again",
         copied_bytes: ByOne<Counter> =
@@ -153,12 +169,21 @@ impl VaultMetrics {
                 let labels = of_both(served.name(), remote.name());
                 let (durable, waiting): (Vec<_>, Vec<_>) =
                     steps.iter().partition(|step| is_durable(step, remote));
+                let age_of = |written_at| float(whole(now.seconds_since(written_at)));
                 set_newest(&self.durable_step, &labels, durable.last().copied());
+                match durable.iter().map(|step| step.record().written_at).max() {
+                    Some(newest) => {
+                        let age = self.durable_step_age_seconds.get_or_create(&labels);
+                        age.set(age_of(newest));
+                    }
+                    None => {
+                        self.durable_step_age_seconds.remove(&labels);
+                    }
+                }
                 set(&self.steps_waiting, &labels, waiting.len() as u64);
                 set(&self.waiting_bytes, &labels, bytes_of(waiting.iter().copied()));
                 let oldest = waiting.iter().map(|step| step.record().written_at).min();
-                let age = oldest.map_or(0, |written_at| whole(now.seconds_since(written_at)));
-                self.oldest_waiting_age_seconds.get_or_create(&labels).set(float(age));
+                self.oldest_waiting_age_seconds.get_or_create(&labels).set(oldest.map_or(0.0, age_of));
             }
         }
         self.vault_bytes.set(whole(all_bytes));

@@ -11,7 +11,7 @@ use std::time::Duration;
 pub(crate) use ahead::Ahead;
 pub(crate) use run_uploads::RunUploads;
 use run_uploads::{Choice, VAULT_PAUSE, read_backlog};
-use stepvault_core::{DigestAlgorithm, Error, ErrorKind, NodeName, RemoteName, Result};
+use stepvault_core::{DigestAlgorithm, Error, ErrorKind, NodeName, RemoteName, Result, Timestamp};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::placement::make_provisional_again;
@@ -217,21 +217,21 @@ impl UploadWorker {
                     () = stop.wait(), if !is_draining => None,
                 };
                 drop(in_use);
-                (here, uploaded)
+                (here, step.record().written_at, uploaded)
             })
         });
         let uploaded = {
             let _busy = self.shared.throughput.busy(run.remote.name());
             futures::future::join_all(uploads).await
         };
-        for (here, uploaded) in uploaded {
+        for (here, written_at, uploaded) in uploaded {
             match uploaded {
                 // The whole remote failed: that is one failure, however many steps had to do with it.
                 Some(Err(_)) if self.runs[index].pause.until().is_some() => {
                     self.shared.reporter.status.upload_stopped(&here);
                 }
                 Some(uploaded) => {
-                    self.ended(index, &here, uploaded.map_err(UploadFailure::from)).await;
+                    self.ended(index, &here, written_at, uploaded.map_err(UploadFailure::from)).await;
                 }
                 None => self.shared.reporter.status.upload_stopped(&here),
             }
@@ -280,7 +280,7 @@ impl UploadWorker {
         let _busy = self.shared.throughput.busy(&here.remote);
         let uploaded = self.try_upload(index, step, parts_at_once).await;
         drop(in_use);
-        self.ended(index, &here, uploaded).await;
+        self.ended(index, &here, step.record().written_at, uploaded).await;
     }
 
     /// Records how an upload ended.
@@ -288,6 +288,7 @@ impl UploadWorker {
         &mut self,
         index: usize,
         here: &StepOnRemote,
+        written_at: Timestamp,
         uploaded: std::result::Result<Uploaded, UploadFailure>,
     ) {
         let id = here.id;
@@ -297,7 +298,7 @@ impl UploadWorker {
                 self.runs[index].succeeded(id);
                 self.runs[index].missing_parts.forget(id);
                 let is_new = uploaded == Uploaded::Durable;
-                self.shared.reporter.status.upload_done(here, is_new);
+                self.shared.reporter.status.upload_done(here, is_new.then_some(written_at));
                 self.resolved(here);
                 self.uploaded.notify_one();
                 self.shared.signals.eviction.notify_one();
@@ -423,7 +424,7 @@ impl UploadWorker {
                 subject_of_step(here)
             }
             AfterUpload::StepLater => {
-                self.shared.reporter.status.upload_done(here, false);
+                self.shared.reporter.status.upload_done(here, None);
                 return;
             }
         };

@@ -18,7 +18,7 @@ use stepvault_core::observe::Observer;
 use stepvault_core::remote_settings::{RemoteSettings, RemoteUrl};
 use stepvault_core::retention::LocalLimits;
 use stepvault_local::vault::Vault;
-use stepvault_remote::open::{OpenOptions, open_with};
+use stepvault_remote::open::OpenOptions;
 use stepvault_remote::s3::StaticKeys;
 use stepvault_testkit::faults::RequestRecord;
 use stepvault_testkit::gcs::StrictGcs;
@@ -170,9 +170,8 @@ impl Node {
         settings.stall_timeout_seconds = 1;
         adjust(&mut settings);
         let observer = Arc::clone(&self.recorder) as Arc<dyn Observer>;
-        let store =
-            open_with(&settings, observer, OpenOptions { s3_keys, ..OpenOptions::default() }).await.unwrap();
-        AgentRemote { settings: Arc::new(settings), store }
+        let options = OpenOptions { s3_keys, ..OpenOptions::default() };
+        AgentRemote::open(settings, observer, options).await.unwrap()
     }
 
     /// A service over the trainer's directory: by rename, with short intervals and no keep rules.

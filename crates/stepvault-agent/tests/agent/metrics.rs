@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use stepvault_agent::AgentOptions;
 use stepvault_testkit::faults::FaultAction;
@@ -15,22 +16,26 @@ use crate::support::{fail_all, keep_last, text};
 /// Has the service serve metrics on a free port.
 pub(crate) fn serve_metrics(options: &mut AgentOptions) -> SocketAddr {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    options.agent.metrics_listen = Some(address);
+    options.agent.metrics.listen = Some(address);
     address
 }
 
-/// Head and body.
+/// Head and body; metrics in the format that the recent Prometheus asks for.
 fn get(address: SocketAddr, method: &str, path: &str) -> Option<(String, String)> {
+    get_with(address, method, path, "accept: application/openmetrics-text;version=1.0.0\r\n")
+}
+
+fn get_with(address: SocketAddr, method: &str, path: &str, headers: &str) -> Option<(String, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    write!(stream, "{method} {path} HTTP/1.1\r\nhost: {address}\r\n\r\n").ok()?;
+    write!(stream, "{method} {path} HTTP/1.1\r\nhost: {address}\r\n{headers}\r\n").ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
     let (head, body) = answer.split_once("\r\n\r\n")?;
     Some((head.to_owned(), body.to_owned()))
 }
 
-/// Every sample by its name and labels, after each line was looked at.
+/// Every sample by its name and labels but the node's, after each line was looked at.
 fn parse(body: &str) -> BTreeMap<String, f64> {
     let mut samples = BTreeMap::new();
     let (mut described, mut typed) = (BTreeMap::new(), BTreeMap::new());
@@ -41,12 +46,17 @@ fn parse(body: &str) -> BTreeMap<String, f64> {
             assert!(described.insert(name, help).is_none(), "{line}");
         } else if let Some(rest) = line.strip_prefix("# TYPE ") {
             let (name, kind) = rest.split_once(' ').unwrap();
-            assert!(["counter", "gauge", "info"].contains(&kind), "{line}");
+            assert!(["counter", "gauge", "histogram", "info"].contains(&kind), "{line}");
             typed.insert(name, kind);
         } else if line != "# EOF" {
             let (series, value) = line.rsplit_once(' ').unwrap();
+            let node = ["{node=\"node-0\"}", "node=\"node-0\","];
+            assert!(node.iter().any(|label| series.contains(label)), "{line}");
+            let series = node.iter().fold(series.to_owned(), |series, label| series.replace(label, ""));
             let name = series.split('{').next().unwrap();
-            let family = name.trim_end_matches("_total").trim_end_matches("_info");
+            let suffixes = ["_total", "_info", "_bucket", "_sum", "_count"];
+            let ends = suffixes.iter().filter_map(|suffix| name.strip_suffix(suffix));
+            let family = ends.into_iter().find(|family| typed.contains_key(family)).unwrap_or(name);
             let kind = typed.get(family).unwrap_or_else(|| panic!("no type: {line}"));
             assert!(described.contains_key(family), "{line}");
             assert_eq!(*kind == "counter", name.ends_with("_total"), "{line}");
@@ -54,7 +64,11 @@ fn parse(body: &str) -> BTreeMap<String, f64> {
             if let Some((_, labels)) = series.split_once('{') {
                 for label in labels.trim_end_matches('}').split(',') {
                     let (label, _) = label.split_once('=').unwrap();
-                    assert!(["run", "remote", "tier", "version", "kind"].contains(&label), "{line}");
+                    assert!(
+                        ["run", "remote", "tier", "version", "kind", "operation", "outcome", "le"]
+                            .contains(&label),
+                        "{line}"
+                    );
                 }
             }
             let value: f64 = value.parse().unwrap();
@@ -82,6 +96,9 @@ async fn what_happened_is_counted_and_what_waits_is_measured() {
     let (service, client) = node.start_controlled(options).await;
     let (head, body) = get(address, "GET", "/metrics").unwrap();
     assert!(head.contains("content-type: application/openmetrics-text; version=1.0.0"), "{head}");
+    let (head, body_for_people) = get_with(address, "GET", "/metrics", "").unwrap();
+    assert!(head.contains("content-type: text/plain; version=0.0.4"), "{head}");
+    assert!(body_for_people.contains("# TYPE stepvault_sealed_steps_total counter\n"), "{body_for_people}");
     let before = parse(&body);
     assert_eq!(before["stepvault_sealed_steps_total"], 0.0);
     assert_eq!(before["stepvault_uploaded_bytes_total{remote=\"disk\"}"], 0.0);
@@ -124,6 +141,13 @@ async fn what_happened_is_counted_and_what_waits_is_measured() {
         after[&format!("stepvault_upload_errors{labels}")]
     };
     assert_eq!((errors("s3"), errors("disk")), (1.0, 0.0));
+    assert_eq!(is("stepvault_operations_total{operation=\"upload\",tier=\"disk\",outcome=\"success\"}"), 2.0);
+    assert_eq!(is("stepvault_operation_duration_seconds_count{operation=\"seal\",tier=\"local\"}"), 2.0);
+    assert_eq!(is(&format!("stepvault_save_to_durable_seconds_count{HERE}")), 2.0);
+    assert!(is(&format!("stepvault_durable_step_age_seconds{HERE}")) >= 8.0);
+    let asked = |name: &str, remote: &str| is(&format!("stepvault_{name}_total{{remote=\"{remote}\"}}"));
+    assert!(asked("requests", "disk") > 0.0 && asked("retries", "disk") == 0.0);
+    assert!(asked("retries", "s3") > 0.0 && asked("requests", "s3") > asked("retries", "s3"));
     assert_eq!(on_s3("remote_needs_operator"), 0.0);
     assert!(is("stepvault_warnings_total") >= 1.0);
     assert!(is("stepvault_disk_total_bytes") >= is("stepvault_disk_free_bytes"));
@@ -158,13 +182,88 @@ async fn the_health_check_and_other_paths() {
     // Two agents cannot have one port; that it was asked for makes it an error.
     let other = Node::new();
     let mut second = other.disk_options().await;
-    second.agent.metrics_listen = Some(address);
+    second.agent.metrics.listen = Some(address);
     let error = other.start(second.clone()).ended().unwrap_err();
     assert!(text(&error).contains("set agent.metrics-listen to a free port"), "{error}");
-    second.agent.metrics_listen = Some("0.0.0.0:9464".parse().unwrap());
-    let error = other.start(second).ended().unwrap_err();
-    assert!(text(&error).contains("other machines could reach it"), "{error}");
     service.stop();
+}
+
+#[tokio::test]
+async fn with_a_token_others_learn_only_whether_it_is_well() {
+    const SECRET: &str = "0123456789abcdef";
+    let (node, server) = (Node::new(), StrictS3::start());
+    fail_all(&server, &FaultAction::refuse(403, "AccessDenied"));
+    let mut options = node.options(vec![node.s3_remote("s3", &server, 1).await]);
+    let address = serve_metrics(&mut options);
+    let token = node.outputs().join("../token");
+    options.agent.metrics.token_file = Some(token.clone());
+    for (secret, why) in
+        [("", "at least 16 characters"), ("short", "at least 16"), ("a b c d e f g h i j", "one word")]
+    {
+        std::fs::write(&token, secret).unwrap();
+        let error = node.start(options.clone()).ended().unwrap_err();
+        assert!(error.to_string().contains(why), "{error}");
+    }
+    std::fs::write(&token, format!("{SECRET}\n")).unwrap();
+    let (service, _client) = node.start_controlled(options).await;
+    for (headers, status) in [
+        ("", "401"),
+        ("authorization: Bearer 0123456789abcdeX\r\n", "401"),
+        ("authorization: Basic 0123456789abcdef\r\n", "401"),
+        ("authorization: bearer 0123456789abcdef\r\n", "200"),
+    ] {
+        let (head, body) = get_with(address, "GET", "/metrics", headers).unwrap();
+        assert!(head.starts_with(&format!("HTTP/1.1 {status}")), "{headers}: {head}");
+        assert_eq!(body.contains("grpo/checkpoints"), status == "200", "{headers}");
+    }
+    assert_eq!(get(address, "GET", "/healthz").unwrap().1, "well\n");
+    service.stop();
+}
+
+/// Returns the file's samples, as every scraper reads them.
+fn samples_of(text: &str) -> Vec<&str> {
+    text.lines().filter(|line| !line.starts_with('#')).collect()
+}
+
+#[tokio::test]
+async fn the_metrics_file_is_there_from_the_start_and_says_how_it_ended() {
+    let node = Node::new();
+    let mut options = node.disk_options().await;
+    let file = node.outputs().join("../stepvault.prom");
+    options.agent.metrics.file = Some(file.clone());
+    let service = node.start(options);
+    node.until("the file", || file.exists()).await;
+    let sealed = |count: u32| format!("stepvault_sealed_steps_total{{node=\"node-0\"}} {count}");
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(samples_of(&text).contains(&sealed(0).as_str()), "{text}");
+    node.save_small(40, 9);
+    node.until_durable("disk", 40).await;
+    service.stop();
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(samples_of(&text).contains(&sealed(1).as_str()), "{text}");
+    assert!(text.contains("# TYPE stepvault_save_to_durable_seconds histogram\n") && !text.contains("# EOF"));
+    promtool_accepts(&text);
+}
+
+/// Lets `promtool` check the text, where it is installed.
+fn promtool_accepts(text: &str) {
+    let checking = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut checking = match checking {
+        Ok(checking) => checking,
+        Err(error) if std::env::var_os("PROMTOOL_REQUIRED").is_none() => {
+            eprintln!("skipped: promtool cannot be started: {error}");
+            return;
+        }
+        Err(error) => panic!("promtool: {error}"),
+    };
+    checking.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let checked = checking.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&checked.stderr);
+    assert!(checked.status.success() && said.is_empty(), "{said}");
 }
 
 #[tokio::test]
@@ -274,9 +373,10 @@ fn table_rows(body: &str, samples: &BTreeMap<String, f64>) -> BTreeSet<String> {
             _ => "",
         };
         let name = format!("{name}{suffix}");
+        let sample = if kind == "histogram" { format!("{name}_count") } else { name.clone() };
         let series = samples
             .keys()
-            .find(|series| series.split('{').next() == Some(name.as_str()))
+            .find(|series| series.split('{').next() == Some(sample.as_str()))
             .unwrap_or_else(|| panic!("no sample of {name}"));
         let labels: Vec<&str> = match series.split_once('{') {
             Some((_, labels)) => labels.split(',').map(|label| label.split('=').next().unwrap()).collect(),

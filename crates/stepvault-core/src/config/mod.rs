@@ -22,8 +22,8 @@ pub use self::finding::nearest;
 pub use finding::{Explained, Finding, Source};
 pub use load::{Report, check, faults_error, load};
 pub use model::{
-    AgentSettings, Completion, Config, ControlSocket, LinkPolicy, LocalSettings, NoticeSource, Notices,
-    RestartSettings, RestoreSync, RunSettings, UploadSettings,
+    AgentSettings, Completion, Config, ControlSocket, LinkPolicy, LocalSettings, MetricsSettings,
+    NoticeSource, Notices, RestartSettings, RestoreSync, RunSettings, UploadSettings,
 };
 pub use run_names::HOSTNAME;
 pub use sources::{FileText, FlagOverride, Sources, variable_name};

@@ -162,8 +162,19 @@ pub struct AgentSettings {
     pub drain_file: Option<PathBuf>,
     /// The socket on which commands reach the agent.
     pub control_socket: ControlSocket,
-    /// The loopback address that serves metrics and health; `None` to disable.
-    pub metrics_listen: Option<SocketAddr>,
+    /// Where its metrics are found.
+    pub metrics: MetricsSettings,
+}
+
+/// Where the agent's metrics are found: keys of `[agent]` that begin with `metrics`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct MetricsSettings {
+    /// The address that serves metrics and health; `None` to disable.
+    pub listen: Option<SocketAddr>,
+    /// A file with the token that clients must send.
+    pub token_file: Option<PathBuf>,
+    /// The file that the agent writes its metrics to, for the node exporter's collector of text files.
+    pub file: Option<PathBuf>,
 }
 
 /// The Unix socket that controls the agent.

@@ -10,8 +10,8 @@ use super::finding::Source;
 use super::key::KeyPath;
 use super::merge::{ANY_NAME, Merged, Schema};
 use super::model::{
-    AgentSettings, Config, ControlSocket, LinkPolicy, LocalSettings, Notices, RestartSettings, RestoreSync,
-    UploadSettings,
+    AgentSettings, Config, ControlSocket, LinkPolicy, LocalSettings, MetricsSettings, Notices,
+    RestartSettings, RestoreSync, UploadSettings,
 };
 use super::remote::named_remote;
 use super::run::{keep, named_run};
@@ -134,7 +134,7 @@ fn agent(table: &mut Section<'_>) -> AgentSettings {
             .unwrap_or_default(),
         drain_file: table.path("drain-file"),
         control_socket: control_socket(table),
-        metrics_listen: metrics_listen(table),
+        metrics: metrics(table),
     }
 }
 
@@ -195,16 +195,35 @@ fn control_socket(table: &mut Section<'_>) -> ControlSocket {
     }
 }
 
-/// Reads the metrics address. The endpoint answers every client, so only a loopback address is allowed.
-fn metrics_listen(table: &mut Section<'_>) -> Option<SocketAddr> {
-    const HINT: &str = "write a loopback address and a port: \"127.0.0.1:9464\"";
+/// Reads where metrics are served. An address that other machines can reach needs a token, or the word that something else
+/// protects it.
+fn metrics(table: &mut Section<'_>) -> MetricsSettings {
+    let token_file = table.path("metrics-token-file");
+    let without_token = table.boolean("metrics-without-token", false);
+    let is_protected = token_file.is_some() || without_token;
+    if token_file.is_some() && without_token {
+        let hint = "remove one of the two";
+        table.fault("metrics-without-token", "metrics-token-file is set, too", hint);
+    }
+    MetricsSettings {
+        listen: metrics_listen(table, is_protected),
+        token_file,
+        file: table.path("metrics-file"),
+    }
+}
+
+fn metrics_listen(table: &mut Section<'_>, is_protected: bool) -> Option<SocketAddr> {
     let text = table.text("metrics-listen", None)?;
-    let why = match text.parse::<SocketAddr>() {
-        Ok(address) if address.ip().is_loopback() => return Some(address),
-        Ok(_) => "other machines could reach it, and it has no authentication",
-        Err(_) => "it is not an IP address with a port",
+    let (why, hint) = match text.parse::<SocketAddr>() {
+        Ok(address) if address.ip().is_loopback() || is_protected => return Some(address),
+        Ok(_) => (
+            "other machines could reach it, and it has no token",
+            "write a loopback address: \"127.0.0.1:9464\"; or set metrics-token-file, or metrics-without-token = true where a \
+             firewall or a network policy protects the address",
+        ),
+        Err(_) => ("it is not an IP address with a port", "write an address and a port: \"127.0.0.1:9464\""),
     };
-    table.fault("metrics-listen", why, HINT);
+    table.fault("metrics-listen", why, hint);
     None
 }
 

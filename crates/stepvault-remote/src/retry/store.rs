@@ -123,6 +123,7 @@ impl Retries {
             // Waiting for the gate does not count; only this request's own attempts do.
             let began = *began.get_or_insert_with(Instant::now);
             tries += 1;
+            self.observer.on_event(&Event::Requested { tier: &self.tier });
             let error = match attempt(tries > 1).await {
                 Err(error) if error.is_transient() => error,
                 answer => {

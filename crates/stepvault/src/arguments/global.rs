@@ -46,6 +46,12 @@ pub(crate) struct GlobalArguments {
     /// Print one JSON document on stdout and nothing else
     #[arg(long, global = true)]
     pub(crate) json: bool,
+    /// Write what the command did to a file, for node_exporter's textfile collector
+    ///
+    /// The file is replaced when the command ends, and says with which exit code. The agent has a key for its own
+    /// metrics: agent.metrics-file.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) metrics_file: Option<PathBuf>,
     /// Log more to stderr: -v for info, -vv for debug, -vvv for trace [env: STEPVAULT_LOG]
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(crate) verbose: u8,

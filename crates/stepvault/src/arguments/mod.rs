@@ -33,7 +33,8 @@ pub(crate) struct Arguments {
 }
 
 /// A command with its arguments.
-#[derive(Debug, Subcommand)]
+#[derive(Debug, Subcommand, strum::IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub(crate) enum Command {
     Demo(commands::demo::DemoArguments),
     Init(commands::init::InitArguments),
@@ -54,6 +55,7 @@ pub(crate) enum Command {
     /// Show the tiers and files of one step
     Show(commands::inventory::ChosenStep),
     Status(commands::status::StatusArguments),
+    Dashboard(commands::dashboard::DashboardArguments),
     Inspect(commands::inspect::InspectArguments),
     Import(Box<commands::import::ImportArguments>),
     Estimate(Box<commands::estimate::EstimateArguments>),
@@ -75,10 +77,15 @@ pub(crate) enum Command {
 }
 
 impl Command {
+    /// Returns the command's name.
+    pub(crate) fn name(&self) -> &'static str {
+        self.into()
+    }
+
     /// Returns whether the command works beside other processes for as long as they run. It shuts down by itself after a
     /// signal, instead of being cancelled.
     pub(crate) fn is_service(&self) -> bool {
-        matches!(self, Self::Agent(_)) || self.passes_signals_on()
+        matches!(self, Self::Agent(_) | Self::Dashboard(_)) || self.passes_signals_on()
     }
 
     /// Returns whether the command handles signals itself, and passes them on to a process that it starts.

@@ -1,5 +1,6 @@
 //! `agent`: the background service.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use clap::Args;
@@ -8,9 +9,11 @@ use serde::Serialize;
 use stepvault_agent::{AgentOptions, AgentRemote, AgentReport, Stop, StopReason};
 use stepvault_core::config::Config;
 use stepvault_core::{Error, ErrorKind, Observer, Result};
+use stepvault_remote::open::OpenOptions;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use super::dashboard::{self, Protection};
 use super::drain::left_undone;
 use crate::context::Settings;
 use crate::exit_code::ExitCode;
@@ -47,6 +50,11 @@ pub(crate) struct AgentArguments {
     /// code 13 and without a message: several processes may start one at the same time, and attach to the first.
     #[arg(long, value_name = "PID", conflicts_with = "once", value_parser = clap::value_parser!(u32).range(1..))]
     follow: Option<u32>,
+    /// Serve the page of 'stepvault dashboard' at this address while the agent runs
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "once")]
+    dashboard: Option<SocketAddr>,
+    #[command(flatten)]
+    protection: Protection,
 }
 
 /// Maximum number of skipped entries to print, the latest.
@@ -92,6 +100,12 @@ pub(crate) async fn run(session: &Session, arguments: &AgentArguments) -> Result
     tokio::spawn(stop_at_signal(session.interrupt.clone(), stop.clone()));
     tokio::spawn(stop_at_notice(drain_signal()?, stop.clone()));
     let drain_deadline = options.agent.drain_deadline;
+    let ended = CancellationToken::new();
+    if let Some(address) = arguments.dashboard {
+        let (settings, output) = (settings.clone(), &session.output);
+        dashboard::beside(address, &arguments.protection, settings, output, ended.clone()).await?;
+    }
+    let _ends_with_agent = ended.drop_guard();
     let report = stepvault_agent::run(options, progress.observer(), stop.clone()).await;
     if let Some(request) = stop.requested() {
         session.exit_deadline.set(request.exit_deadline(drain_deadline).into_std());
@@ -132,8 +146,8 @@ async fn stop_at_notice(mut signals: Signal, stop: Stop) {
 pub(super) async fn open_remotes(config: &Config, observer: &Arc<dyn Observer>) -> Result<Vec<AgentRemote>> {
     let mut remotes = Vec::with_capacity(config.remotes.len());
     for settings in &config.remotes {
-        let store = stepvault_remote::open::open(settings, Arc::clone(observer)).await?;
-        remotes.push(AgentRemote { settings: Arc::new(settings.clone()), store });
+        let opened = AgentRemote::open(settings.clone(), Arc::clone(observer), OpenOptions::default());
+        remotes.push(opened.await?);
     }
     Ok(remotes)
 }

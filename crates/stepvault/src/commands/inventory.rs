@@ -110,7 +110,7 @@ pub(super) struct IncompleteOn {
 }
 
 /// A tier that could not be read, and may hold more steps.
-#[derive(Serialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub(super) struct FailedTier {
     /// `local` or the remote's name.
     pub(super) tier: String,

@@ -25,19 +25,19 @@ use crate::session::Session;
 #[derive(Debug, Args)]
 pub(crate) struct RunsArguments {}
 
-#[derive(Serialize, JsonSchema)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct RunsDocument {
     /// Every run on every remote, by name.
-    runs: Vec<ListedRun>,
+    pub(super) runs: Vec<ListedRun>,
     /// Remotes that could not be listed.
-    failed: Vec<FailedTier>,
+    pub(super) failed: Vec<FailedTier>,
 }
 
 /// A run on a remote.
-#[derive(Serialize, JsonSchema)]
-struct ListedRun {
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub(super) struct ListedRun {
     /// The run.
-    run: String,
+    pub(super) run: String,
     /// The remote.
     remote: String,
     /// Number of its steps that are committed.
@@ -47,11 +47,11 @@ struct ListedRun {
     /// Bytes of all its objects, those of incomplete steps included.
     bytes: u64,
     /// When its last object was written, by the clock of the store, in UTC.
-    last_write_at: Option<String>,
+    pub(super) last_write_at: Option<String>,
 }
 
 /// A step by its identity alone.
-#[derive(Serialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 struct NewestStep {
     #[serde(flatten, with = "StepIdMembers")]
     id: StepId,
@@ -67,14 +67,30 @@ pub(crate) async fn run(session: &Session, _arguments: &RunsArguments) -> Result
             .hint("give --remote URL, such as --remote s3://bucket/prefix"));
     }
     let progress = Progress::start(&remotes, Style::of(&session.output), &session.output);
-    let listed = join_all(remotes.iter().map(|remote| listed(&settings, remote, &progress))).await;
+    let (document, results) = RunsDocument::list(&settings, &remotes, &progress).await;
     progress.finish();
-    let code = ExitCode::of_tiers(listed.iter().map(Result::as_ref));
-    let (mut runs, mut failed) = (Vec::new(), Vec::new());
-    for (remote, listed) in remotes.iter().zip(listed) {
-        let name = remote.name.to_string();
-        match listed {
-            Ok(found) => {
+    let code = ExitCode::of_tiers(results.iter().map(Result::as_ref));
+    results
+        .iter()
+        .filter_map(|result| result.as_ref().err())
+        .for_each(|error| session.output.error_beside_report(error));
+    let is_none = document.runs.is_empty() && document.failed.is_empty();
+    session.output.result(&document)?;
+    Ok(if is_none { ExitCode::NotFound } else { code })
+}
+
+impl RunsDocument {
+    /// Lists the runs of each remote, with how that ended.
+    pub(super) async fn list(
+        settings: &Settings,
+        remotes: &[RemoteSettings],
+        progress: &Progress,
+    ) -> (Self, Vec<Result<()>>) {
+        let listed = join_all(remotes.iter().map(|remote| listed(settings, remote, progress))).await;
+        let (mut runs, mut failed, mut results) = (Vec::new(), Vec::new(), Vec::new());
+        for (remote, listed) in remotes.iter().zip(listed) {
+            let name = remote.name.to_string();
+            results.push(listed.map(|found| {
                 runs.extend(found.runs.into_iter().map(|(run, on)| ListedRun {
                     run: run.to_string(),
                     remote: name.clone(),
@@ -83,17 +99,14 @@ pub(crate) async fn run(session: &Session, _arguments: &RunsArguments) -> Result
                     bytes: on.bytes,
                     last_write_at: on.last_write.map(Timestamp::to_rfc3339),
                 }));
-            }
-            Err(error) => {
-                session.output.error_beside_report(&error);
-                failed.push((name, error));
+            }));
+            if let Some(Err(error)) = results.last() {
+                failed.push((name, error.clone()));
             }
         }
+        runs.sort_by(|a, b| (&a.run, &a.remote).cmp(&(&b.run, &b.remote)));
+        (Self { runs, failed: FailedTier::all(&failed) }, results)
     }
-    runs.sort_by(|a, b| (&a.run, &a.remote).cmp(&(&b.run, &b.remote)));
-    let is_none = runs.is_empty() && failed.is_empty();
-    session.output.result(&RunsDocument { runs, failed: FailedTier::all(&failed) })?;
-    Ok(if is_none { ExitCode::NotFound } else { code })
 }
 
 async fn listed(settings: &Settings, remote: &RemoteSettings, progress: &Progress) -> Result<Runs> {

@@ -13,8 +13,8 @@ use stepvault_engine::save::CommitReport;
 use stepvault_local::durable;
 
 use super::{
-    agent, announce, config, copy, doctor, du, estimate, explain, follow, gc, generated, import, init,
-    inspect, list, pin, prune, push, remote, restore, runs, save, show, status, tier, verify, wait,
+    agent, announce, config, copy, dashboard, doctor, du, estimate, explain, follow, gc, generated, import,
+    init, inspect, list, pin, prune, push, remote, restore, runs, save, show, status, tier, verify, wait,
 };
 
 const FILE: &str = "docs/reference/json.schema.json";
@@ -34,6 +34,7 @@ fn schemas() -> (Vec<(&'static str, Value)>, Map<String, Value>) {
         ("list", of::<list::ListDocument>(to)),
         ("show", of::<show::ShowDocument>(to)),
         ("status", of::<status::StatusDocument>(to)),
+        ("dashboard", of::<dashboard::snapshot::DashboardDocument>(to)),
         ("wait", of::<wait::WaitDocument>(to)),
         ("inspect", of::<inspect::InspectDocument>(to)),
         ("estimate", of::<estimate::document::EstimateDocument>(to)),

@@ -48,7 +48,7 @@ pub(crate) struct StatusArguments {
     watch: bool,
 }
 
-#[derive(Serialize, JsonSchema)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct StatusDocument {
     /// The run.
     run: String,
@@ -82,7 +82,7 @@ pub(super) struct StatusDocument {
     /// Steps that the vault gave up before they were durable, to free disk space; null if there are none.
     given_up: Option<GivenUpDocument>,
     /// Free bytes of the vault's filesystem.
-    disk_free_bytes: u64,
+    pub(super) disk_free_bytes: u64,
     /// Size of the vault's filesystem.
     disk_total_bytes: u64,
     /// Low mark: with fewer free bytes, local copies are evicted; null if not configured.
@@ -158,26 +158,13 @@ pub(crate) async fn run(session: &Session, arguments: &StatusArguments) -> Resul
     let is_configured = settings.config.runs.iter().any(|run| run.name == *tiers.run_name());
     let mut is_known = is_configured || vault.runs()?.contains(tiers.run_name());
     loop {
-        let agent = ask_agent(&settings, &vault, tiers.run_name()).await;
-        is_known |= agent.as_ref().is_some_and(|agent| agent.serves_run);
+        let (document, fault) = document(&tiers, &vault).await?;
+        is_known |= document.agent.as_ref().is_some_and(|agent| agent.serves_run);
         if !is_known {
             return Err(Error::new(ErrorKind::NotFound, "no such run")
                 .on(tiers.run_name())
                 .because(format!("neither the vault {} nor its agent has it", vault.root().display())));
         }
-        let (vault, run, remotes) = (vault.clone(), tiers.run_name().clone(), tiers.upload_remotes());
-        let (node, rules) = (tiers.writer.place.node().clone(), settings.config.restart);
-        let limits = settings.config.local.limits;
-        let configured = settings.config.runs.iter().map(|run| run.name.clone());
-        let known: Vec<RunName> = configured.chain([run.clone()]).collect();
-        let (document, fault) = blocking(move || {
-            let mut document = collect(&vault, &run, &remotes, agent, &limits)?;
-            document.unserved = unserved(&vault, &known, &remotes)?;
-            let starts = StartsStatus::read(&vault, &run, &node, rules);
-            let fault = starts.map(|starts| document.starts = starts).err();
-            Ok((document, fault))
-        })
-        .await?;
         if let Some(fault) = fault {
             session.output.warn(&format!("cannot read earlier starts: {fault}"));
         }
@@ -194,6 +181,24 @@ pub(crate) async fn run(session: &Session, arguments: &StatusArguments) -> Resul
         }
         tokio::time::sleep(WATCH_INTERVAL).await;
     }
+}
+
+/// Returns the state of a run in the vault, and why its earlier starts could not be read. Asks the agent.
+pub(super) async fn document(tiers: &Tiers, vault: &Vault) -> Result<(StatusDocument, Option<Error>)> {
+    let config = &tiers.settings.config;
+    let agent = ask_agent(&tiers.settings, vault, tiers.run_name()).await;
+    let (vault, run, remotes) = (vault.clone(), tiers.run_name().clone(), tiers.upload_remotes());
+    let (node, rules, limits) = (tiers.writer.place.node().clone(), config.restart, config.local.limits);
+    let configured = config.runs.iter().map(|run| run.name.clone());
+    let known: Vec<RunName> = configured.chain([run.clone()]).collect();
+    blocking(move || {
+        let mut document = collect(&vault, &run, &remotes, agent, &limits)?;
+        document.unserved = unserved(&vault, &known, &remotes)?;
+        let starts = StartsStatus::read(&vault, &run, &node, rules);
+        let fault = starts.map(|starts| document.starts = starts).err();
+        Ok((document, fault))
+    })
+    .await
 }
 
 /// Queries the agent; returns `None` if none answers in time.

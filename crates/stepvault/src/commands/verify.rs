@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::document::StepIdMembers;
 use stepvault_core::{
-    Attempt, Clock as _, Error, ErrorKind, Observer, Result, Revision, RunName, Step, StepId, Tier,
+    Attempt, Clock as _, Error, ErrorKind, Event, Observer, Result, Revision, RunName, Step, StepId, Tier,
 };
 use stepvault_engine::blocking::sealed_steps;
 use stepvault_engine::outage::{is_outage, outage};
@@ -154,6 +154,7 @@ impl Verification {
     }
 
     fn add(&mut self, id: StepId, tier: &Tier, health: StepHealth) {
+        self.observer.on_event(&Event::Verified { tier, is_sound: health.is_sound() });
         self.by_step.entry(id).or_default().push(CheckedTier {
             tier: tier.to_string(),
             sound: health.is_sound() && health.unproved_files == 0,

@@ -15,6 +15,7 @@ use console::Color;
 use indicatif::MultiProgress;
 use itertools::Itertools as _;
 use serde::Serialize;
+use stepvault_agent::CommandMetrics;
 use stepvault_core::document::{Document, ErrorAnswer, ErrorInfo};
 use stepvault_core::{Error, ErrorKind, NodeName, NodePlace, Result};
 
@@ -80,6 +81,8 @@ pub(crate) struct Output {
     /// Whether each document is one line.
     has_events: bool,
     node: Arc<OnceLock<NodeName>>,
+    /// Counts what the command does, if `--metrics-file` asks for it.
+    pub(crate) metrics: Option<Arc<CommandMetrics>>,
 }
 
 impl Output {
@@ -92,6 +95,7 @@ impl Output {
             is_service: false,
             has_events: false,
             node: Arc::default(),
+            metrics: None,
         }
     }
 

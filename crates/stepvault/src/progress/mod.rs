@@ -194,6 +194,9 @@ impl Watcher {
 
 impl Observer for Watcher {
     fn on_event(&self, event: &Event<'_>) {
+        if let Some(metrics) = &self.output.metrics {
+            metrics.on_event(event);
+        }
         if self.style == Style::Silent {
             if let Event::Warning { message } = event {
                 self.output.warn(message);

@@ -68,6 +68,7 @@ list: list
 show: show 101
 status: status
 status: status --local $PWD/live-vault
+dashboard: dashboard
 wait: wait 101 --for durable
 wait: wait 9 --for durable --timeout 0s
 inspect: inspect checkpoints --quiet-time 0s

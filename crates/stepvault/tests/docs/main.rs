@@ -12,6 +12,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests write documents and checkpoints as nobody else may")]
 
 mod bounds;
+mod cloud_rights;
 mod commands;
 mod configuration;
 mod control;

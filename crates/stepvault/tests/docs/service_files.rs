@@ -8,7 +8,7 @@ use regex::Regex;
 
 use crate::keys_in_texts::tables;
 use crate::place::{Place, read};
-use crate::service_invocations::{calls, containers, service_files};
+use crate::service_invocations::{calls, containers, rendered_manifests, service_files};
 
 /// A configuration in which every key of every table may be set.
 pub(crate) const BARE: &str = "[remote.main]\nurl = \"file:///nowhere\"\n[run.\"my-run\"]\n";
@@ -104,16 +104,18 @@ fn units_and_image_put_everything_in_the_same_places() {
         let flag = words.iter().position(|word| *word == "--config").unwrap();
         assert_eq!(words[flag + 1], CONFIGURATION, "{}", file.display());
     }
-    let image = format!("stepvault:{}", env!("CARGO_PKG_VERSION"));
+    let version = env!("CARGO_PKG_VERSION");
     for file in service_files() {
-        let text = read(&file);
-        for found in pattern("stepvault:[0-9][0-9.]*[0-9]").find_iter(&text) {
-            assert_eq!(found.as_str(), image, "{}", file.display());
-        }
-        if file.starts_with("config/kubernetes") {
-            assert!(!containers(&text).is_empty(), "{}", file.display());
+        for found in pattern("stepvault:([0-9][0-9.]*[0-9])").captures_iter(&read(&file)) {
+            assert_eq!(&found[1], version, "{}", file.display());
         }
     }
+    for file in rendered_manifests() {
+        assert!(!containers(&read(&file)).is_empty(), "{}", file.display());
+    }
+    let chart = read("config/kubernetes/chart/Chart.yaml");
+    assert_eq!(value_of(&chart, "version: "), version);
+    assert_eq!(value_of(&chart, "appVersion: "), format!("\"{version}\""));
 }
 
 pub(crate) fn pattern(text: &str) -> Regex {

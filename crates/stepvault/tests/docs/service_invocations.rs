@@ -20,15 +20,33 @@ const HOOKS: [&[&str]; 5] = [
     &["lifecycle", "postStart"],
 ];
 
+/// What is no service file itself: the chart, whose renderings are beside it, and the lists of them for kustomize.
+const SOURCES: [&str; 2] = ["chart", "kustomization.yaml"];
+
 /// Every service file, by its path in the repository.
 pub(crate) fn service_files() -> Vec<PathBuf> {
     let mut files = Vec::new();
-    for directory in DIRECTORIES.map(|name| Path::new("config").join(name)) {
+    let mut pending: Vec<PathBuf> = DIRECTORIES.iter().map(|name| Path::new("config").join(name)).collect();
+    while let Some(directory) = pending.pop() {
         for entry in std::fs::read_dir(repository().join(&directory)).unwrap() {
-            files.push(directory.join(entry.unwrap().file_name()));
+            let entry = entry.unwrap();
+            if SOURCES.iter().any(|source| entry.file_name() == *source) {
+                continue;
+            }
+            let is_directory = entry.file_type().unwrap().is_dir();
+            let into = if is_directory { &mut pending } else { &mut files };
+            into.push(directory.join(entry.file_name()));
         }
     }
     files.sort();
+    files
+}
+
+/// The manifests that the chart renders.
+pub(crate) fn rendered_manifests() -> Vec<PathBuf> {
+    let mut files = service_files();
+    files.retain(|file| file.starts_with("config/kubernetes/base"));
+    assert!(files.len() >= 8, "only {files:?} were found");
     files
 }
 

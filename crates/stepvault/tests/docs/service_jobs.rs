@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::place::{read, repository};
 use crate::service_configurations::{drain_deadline, own_containers, variables};
 use crate::service_files::{BINARY, pattern};
-use crate::service_invocations::tables_with;
+use crate::service_invocations::{tables_with, words};
 
 /// What `sbatch` knows, by its manual, as far as a job may need it.
 const SBATCH_OPTIONS: &str = "\
@@ -44,8 +44,8 @@ fn slurm_waits_longer_than_an_agent_drains() {
 
 #[test]
 fn a_job_of_several_nodes_says_the_same_number_everywhere() {
-    for manifest in ["sidecar.yaml", "jobset.yaml"] {
-        check_numbers_of_nodes(&read(format!("config/kubernetes/{manifest}")));
+    for name in ["indexed-job", "indexed-job-sidecar", "jobset", "jobset-sidecar"] {
+        check_numbers_of_nodes(&read(format!("config/kubernetes/base/{name}/manifest.yaml")));
     }
 }
 
@@ -58,12 +58,14 @@ fn check_numbers_of_nodes(text: &str) {
     assert_eq!(job["completionMode"].as_str(), Some("Indexed"));
     let pod = &job["template"]["spec"];
     for container in own_containers(pod) {
-        let variables = variables(&container);
-        assert!(variables.contains(&format!("STEPVAULT_NODES='{nodes}'")), "{variables}");
-        assert!(variables.contains("STEPVAULT_LAUNCH="), "{variables}");
+        assert!(variables(&container).contains("STEPVAULT_LAUNCH="), "{container:?}");
     }
-    let trainer = format!("{:?}", pod["containers"]);
-    assert!(trainer.contains(&format!("--nnodes={nodes}")), "{trainer}");
+    let trainer = pod["containers"].as_vec().unwrap().last().unwrap();
+    assert!(words(&trainer["command"]).contains(&"--nnodes=$(STEPVAULT_NODES)".to_owned()), "{trainer:?}");
+    for container in own_containers(pod).iter().chain([trainer]) {
+        let variables = variables(container);
+        assert!(variables.contains(&format!("STEPVAULT_NODES='{nodes}'")), "{variables}");
+    }
 }
 
 #[test]

@@ -81,7 +81,7 @@ struct Manifest {
 impl Manifest {
     /// Takes the pods that have this controller, with the server's address in their configuration.
     fn new(name: &str, mounted: &str, server: &StrictS3) -> Self {
-        let text = read(Path::new("config/kubernetes").join(name));
+        let text = read(format!("config/kubernetes/base/{name}/manifest.yaml"));
         let mut pods = tables_with(&text, "containers").into_iter();
         let pod = pods.find(|pod| !own_containers(pod).is_empty());
         let manifest = Self {
@@ -141,13 +141,19 @@ impl Manifest {
         ]);
         let is_read_only = container["securityContext"]["readOnlyRootFilesystem"].as_bool();
         command.arg(is_read_only.unwrap_or(false).to_string());
-        command.args(of.iter().map(|word| word.replace("$(JOB_COMPLETION_INDEX)", &index)));
-        command.envs(self.variables.iter().map(|(name, value)| (*name, value.as_str())));
-        command.env("JOB_COMPLETION_INDEX", &index);
+        let mut variables = vec![("JOB_COMPLETION_INDEX", index.as_str())];
+        variables.extend(self.variables.iter().map(|(name, value)| (*name, value.as_str())));
         for variable in container["env"].as_vec().into_iter().flatten() {
             let value = variable["value"].as_str().unwrap_or(launch);
-            command.env(variable["name"].as_str().unwrap(), value);
+            variables.push((variable["name"].as_str().unwrap(), value));
         }
+        let expanded = |word: &String| {
+            variables
+                .iter()
+                .fold(word.clone(), |word, (name, value)| word.replace(&format!("$({name})"), value))
+        };
+        command.args(of.iter().map(expanded));
+        command.envs(variables);
         command.under(["unshare", "--mount"]);
         command
     }
@@ -208,7 +214,7 @@ fn complete(pods: impl Iterator<Item = TestProcess>) {
 #[test]
 fn a_pod_that_runs_the_trainer_saves_and_its_successor_goes_on() {
     let Some(server) = server() else { return };
-    for (name, nodes, mode) in [("run-job.yaml", 1, 0o777), ("jobset.yaml", 4, 0o2777)] {
+    for (name, nodes, mode) in [("job", 1, 0o777), ("indexed-job", 4, 0o2777), ("jobset", 4, 0o2777)] {
         let manifest = Manifest::new(name, "/checkpoints", &server);
         let container = own_containers(&manifest.pod).remove(0);
         for (launch, saved) in [("first", vec![10]), ("second", vec![10, 20])] {
@@ -229,7 +235,14 @@ fn a_pod_that_runs_the_trainer_saves_and_its_successor_goes_on() {
 #[test]
 fn an_agent_beside_the_trainer_saves_and_the_next_pod_restores() {
     let Some(server) = server() else { return };
-    let manifest = Manifest::new("sidecar.yaml", "/checkpoints", &server);
+    for (name, nodes) in [("job-sidecar", 1), ("indexed-job-sidecar", 4), ("jobset-sidecar", 4)] {
+        run_sidecars(&Manifest::new(name, "/checkpoints", &server), nodes);
+        server.objects().with(std::collections::BTreeMap::clear);
+    }
+}
+
+/// Runs two launches of pods with a sidecar, the second one on empty volumes.
+fn run_sidecars(manifest: &Manifest, nodes: usize) {
     let own = own_containers(&manifest.pod);
     let [restore, agent] = own.as_slice() else {
         panic!("a restore and an agent are expected: {own:?}");
@@ -238,7 +251,7 @@ fn an_agent_beside_the_trainer_saves_and_the_next_pod_restores() {
     let trainer = others.iter().find(|container| !runs_stepvault(container)).unwrap();
     for (launch, saved) in [("first", vec![10]), ("second", vec![10, 20])] {
         let volumes: Vec<PathBuf> =
-            (0..4).map(|index| manifest.volume(&format!("{launch}-{index}"), 0o2777)).collect();
+            (0..nodes).map(|index| manifest.volume(&format!("{launch}-{index}"), 0o2777)).collect();
         let started = |container: &Yaml, of: &[String]| {
             let start = |(index, volume): (usize, &PathBuf)| {
                 manifest.command(container, of, volume, launch, index).start()
@@ -265,9 +278,33 @@ fn an_agent_beside_the_trainer_saves_and_the_next_pod_restores() {
 }
 
 #[test]
+fn the_trial_goes_on_where_a_pod_was_ended() {
+    let Some(server) = server() else { return };
+    let manifest = Manifest::new("trial", "/checkpoints", &server);
+    let container = own_containers(&manifest.pod).remove(0);
+    let faster: Vec<String> =
+        program(&container).iter().map(|word| word.replace("sleep 15", "sleep 1")).collect();
+    assert_ne!(faster, program(&container));
+    let mut newest = 0;
+    for pod in ["first", "second"] {
+        let volume = manifest.volume(pod, 0o777);
+        let running = manifest.command(&container, &faster, &volume, pod, 0).start();
+        let next = format!("my-run/step_{}", newest + 10);
+        wait_until("the next step is saved", || volume.join(&next).exists());
+        running.signal(Signal::TERM);
+        let output = running.wait();
+        assert!(output.stdout.contains(&format!("training goes on from step {newest}\n")), "{output:?}");
+        let durable = manifest.durable(&container, &volume);
+        let last = durable.last().copied();
+        assert!(last > Some(newest), "{pod}: {durable:?}");
+        newest = last.unwrap();
+    }
+}
+
+#[test]
 fn an_agent_of_a_node_saves_and_the_jobs_from_cron_look_after_it() {
     let Some(server) = server() else { return };
-    let manifest = Manifest::new("daemonset.yaml", "/mnt/nvme", &server);
+    let manifest = Manifest::new("daemonset", "/mnt/nvme", &server);
     let agent = own_containers(&manifest.pod).remove(0);
     // A directory of the node that belongs to the pod's user.
     let volume = manifest.volume("nvme", 0o755);
@@ -281,7 +318,7 @@ fn an_agent_of_a_node_saves_and_the_jobs_from_cron_look_after_it() {
     running.wait().expect_code(0);
     assert_eq!(manifest.durable(&agent, &volume), [10]);
 
-    let upkeep = Manifest::new("cronjob.yaml", "/unused", &server);
+    let upkeep = Manifest::new("maintenance", "/unused", &server);
     let volume = upkeep.volume("unused", 0o777);
     let jobs = tables_with(&upkeep.text, "containers");
     assert_eq!(jobs.len(), 3, "prune, gc and verify");

@@ -22,11 +22,11 @@ fn the_socket_is_in_the_vault_elsewhere_or_nowhere() {
 }
 
 #[test]
-fn metrics_are_for_this_machine_alone() {
-    assert_eq!(loaded("").agent.metrics_listen, None);
+fn metrics_are_for_this_machine_alone_unless_they_are_protected() {
+    assert_eq!(loaded("").agent.metrics.listen, None);
     for address in ["127.0.0.1:9464", "127.8.8.8:1", "[::1]:9464"] {
         let config = loaded(&format!("[agent]\nmetrics-listen = \"{address}\""));
-        assert_eq!(config.agent.metrics_listen.unwrap().to_string(), address);
+        assert_eq!(config.agent.metrics.listen.unwrap().to_string(), address);
     }
     for (address, why) in [
         ("0.0.0.0:9464", "other machines could reach it"),
@@ -43,4 +43,13 @@ fn metrics_are_for_this_machine_alone() {
         );
         assert!(hint.contains("\"127.0.0.1:9464\""), "{hint}");
     }
+    for (protection, token_file) in
+        [("metrics-token-file = \"token\"", Some("/etc/token")), ("metrics-without-token = true", None)]
+    {
+        let config = loaded(&format!("[agent]\nmetrics-listen = \"0.0.0.0:9464\"\n{protection}"));
+        assert_eq!(config.agent.metrics.listen.unwrap().to_string(), "0.0.0.0:9464");
+        assert_eq!(config.agent.metrics.token_file, token_file.map(PathBuf::from));
+    }
+    let both = "[agent]\nmetrics-token-file = \"token\"\nmetrics-without-token = true";
+    assert!(only_fault(both).0.contains("metrics-token-file is set, too"));
 }

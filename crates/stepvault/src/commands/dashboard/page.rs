@@ -1,0 +1,205 @@
+//! The page, its content as JSON, and who may read them.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use futures::{Stream, stream};
+use parking_lot::Mutex;
+use stepvault_agent::http::{Token, random_word};
+use stepvault_core::document::Document;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::snapshot::Collector;
+
+const PAGE: &str = include_str!("page.html");
+/// Stands in the page where the word belongs that allows its own script and style.
+const NONCE: &str = "NONCE";
+/// Interval of looks at the vault and the agent while somebody watches.
+const LOOK_INTERVAL: Duration = Duration::from_secs(2);
+/// Without a request for this long nobody watches.
+const WATCHED_FOR: Duration = Duration::from_secs(20);
+/// How long a first answer may take: a remote may be slow.
+const FIRST_WITHIN: Duration = Duration::from_secs(60);
+/// The cookie that carries the token.
+const COOKIE: &str = "stepvault-token";
+
+/// The latest content.
+#[derive(Debug, Clone)]
+pub(super) struct Board {
+    latest: watch::Sender<Option<Arc<Published>>>,
+    watched: Arc<Mutex<Instant>>,
+}
+
+/// Content that is served.
+#[derive(Debug)]
+struct Published {
+    version: u64,
+    json: Bytes,
+}
+
+impl Board {
+    pub(super) fn new() -> Self {
+        Self { latest: watch::Sender::new(None), watched: Arc::new(Mutex::new(Instant::now())) }
+    }
+
+    /// Collects the content for as long as somebody watches, and pauses otherwise.
+    pub(super) async fn collect(&self, mut collector: Collector) {
+        let mut version = 0;
+        loop {
+            let document = Document::new(collector.collect().await);
+            match serde_json::to_string(&document) {
+                Ok(json) => {
+                    version += 1;
+                    self.latest.send_replace(Some(Arc::new(Published { version, json: json.into() })));
+                }
+                Err(error) => tracing::warn!(%error, "cannot write the content of the dashboard"),
+            }
+            tokio::time::sleep(LOOK_INTERVAL).await;
+            while self.watched.lock().elapsed() > WATCHED_FOR {
+                tokio::time::sleep(LOOK_INTERVAL / 4).await;
+            }
+        }
+    }
+
+    fn watch(&self) {
+        *self.watched.lock() = Instant::now();
+    }
+
+    async fn latest(&self) -> Option<Arc<Published>> {
+        self.watch();
+        let mut latest = self.latest.subscribe();
+        let first = latest.wait_for(Option::is_some);
+        let first = tokio::time::timeout(FIRST_WITHIN, first).await.ok()?.ok()?;
+        first.clone()
+    }
+
+    /// Returns the version of each new content.
+    fn versions(self) -> impl Stream<Item = Result<Event, Infallible>> {
+        let latest = self.latest.subscribe();
+        stream::unfold((self, latest), |(board, mut latest)| async move {
+            board.watch();
+            latest.changed().await.ok()?;
+            let version = latest.borrow_and_update().as_ref().map_or(0, |published| published.version);
+            Some((Ok(Event::default().data(version.to_string())), (board, latest)))
+        })
+    }
+}
+
+/// Who may read the page.
+#[derive(Debug, Clone)]
+pub(super) struct Guard {
+    /// The token that clients must send; `None` on a loopback address.
+    pub(super) token: Option<Token>,
+    /// Whether the page is served by TLS.
+    pub(super) is_secure: bool,
+}
+
+/// Returns the routes of the page.
+pub(super) fn routes(board: &Board, guard: Guard) -> Router {
+    Router::new()
+        .route("/", get(page))
+        .route("/dashboard.json", get(content))
+        .route("/events", get(events))
+        .fallback(|| async { (StatusCode::NOT_FOUND, "use / or /dashboard.json\n") })
+        .with_state(board.clone())
+        .layer(from_fn_with_state(guard, check))
+}
+
+async fn page(State(board): State<Board>, headers: HeaderMap) -> Response {
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if accept.contains("application/json") {
+        return content(State(board)).await;
+    }
+    board.watch();
+    let nonce = random_word();
+    let policy = format!(
+        "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; base-uri 'none'; \
+         form-action 'none'; frame-ancestors 'none'"
+    );
+    let headers =
+        [(header::CONTENT_TYPE, "text/html; charset=utf-8"), (header::CONTENT_SECURITY_POLICY, &policy)];
+    (headers, PAGE.replace(NONCE, &nonce)).into_response()
+}
+
+async fn content(State(board): State<Board>) -> Response {
+    match board.latest().await {
+        Some(published) => {
+            ([(header::CONTENT_TYPE, "application/json")], published.json.clone()).into_response()
+        }
+        None => (StatusCode::SERVICE_UNAVAILABLE, "the tiers have not answered yet\n").into_response(),
+    }
+}
+
+async fn events(State(board): State<Board>) -> impl axum::response::IntoResponse {
+    Sse::new(board.versions()).keep_alive(KeepAlive::default())
+}
+
+/// Lets a client in that has the token. A browser gets it with the URL that was printed, and keeps it in a cookie.
+async fn check(State(guard): State<Guard>, request: Request, next: Next) -> Response {
+    let mut answer = match &guard.token {
+        None if is_local(request.headers()) => next.run(request).await,
+        None => {
+            let text = "this address is served to this machine only: open it as 127.0.0.1 or localhost\n";
+            (StatusCode::FORBIDDEN, text).into_response()
+        }
+        Some(token) => match token_in(request.uri()) {
+            Some(secret) if token.is(secret) => redirect(secret, guard.is_secure),
+            _ if token.is_sent_in(request.headers()) || has_cookie(token, request.headers()) => {
+                next.run(request).await
+            }
+            _ => {
+                let text = "open the URL with the token that was printed at the start, or send it as 'Authorization: \
+                            Bearer TOKEN'\n";
+                let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
+                (StatusCode::UNAUTHORIZED, challenge, text).into_response()
+            }
+        },
+    };
+    let headers = answer.headers_mut();
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    answer
+}
+
+/// Whether a browser asked for a name of this machine: a page of another site, whose name was made to point here, must not
+/// read this one.
+fn is_local(headers: &HeaderMap) -> bool {
+    let host = headers.get(header::HOST).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let name = name.trim_start_matches('[').trim_end_matches(']');
+    let is_loopback = name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
+    is_loopback || name.eq_ignore_ascii_case("localhost")
+}
+
+fn token_in(uri: &Uri) -> Option<&str> {
+    uri.query()?.split('&').find_map(|pair| pair.strip_prefix("token="))
+}
+
+fn has_cookie(token: &Token, headers: &HeaderMap) -> bool {
+    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let mut pairs =
+        cookies.flat_map(|cookies| cookies.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    pairs.any(|(name, value)| name == COOKIE && token.is(value))
+}
+
+/// Keeps the token in a cookie, and takes it out of the address.
+fn redirect(secret: &str, is_secure: bool) -> Response {
+    let secure = if is_secure { "; Secure" } else { "" };
+    let cookie = format!("{COOKIE}={secret}; HttpOnly; SameSite=Strict; Path=/{secure}");
+    (StatusCode::SEE_OTHER, [(header::LOCATION, "/".to_owned()), (header::SET_COOKIE, cookie)])
+        .into_response()
+}
