@@ -18,6 +18,7 @@ use crate::remotes::{on_remote, remotes_of, served_runs, with_timeouts};
 use crate::retention::{LocalRetention, PruneTask, PrunedRun};
 use crate::sealer::{SealedRun, Sealer};
 use crate::shared::Shared;
+use crate::tier::TierTask;
 use crate::upload_worker::{RunUploads, UploadWorker};
 
 /// The tasks of a service, not yet started.
@@ -27,6 +28,7 @@ pub(crate) struct Tasks {
     pub(crate) upload_workers: Vec<UploadWorker>,
     pub(crate) local: LocalRetention,
     pub(crate) prunes: Vec<PruneTask>,
+    pub(crate) tier: TierTask,
     pub(crate) other_writers: OtherWriters,
 }
 
@@ -49,10 +51,11 @@ impl Tasks {
             let name = &remote.settings.name;
             let (mut uploads, mut pruned_runs) = (Vec::new(), Vec::new());
             for (run, attempts) in options.runs.iter().zip(&open_runs) {
-                if run.uploads_to(name) {
+                if run.has_remote(name) {
                     let here = || on_remote(&run.name, remote, vault);
                     let mut others = remotes_of(run, &timed, vault);
                     others.retain(|other| other.name() != name);
+                    others.extend(timed.selective_of(run).map(|remote| on_remote(&run.name, remote, vault)));
                     pruned_runs.push(PrunedRun::new(here(), others, run));
                     uploads.push(RunUploads::new(here(), run.clone(), Arc::clone(attempts)));
                 }
@@ -96,6 +99,7 @@ impl Tasks {
                 published: RefCell::default(),
             },
             prunes,
+            tier: TierTask::new(shared, budget),
             other_writers: OtherWriters {
                 shared: Arc::clone(shared),
                 runs: watched

@@ -60,6 +60,7 @@ pub mod step_progress;
 mod stop;
 mod supervisor;
 mod throughput;
+mod tier;
 mod upload_worker;
 mod vault_watch;
 

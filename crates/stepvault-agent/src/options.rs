@@ -84,8 +84,10 @@ pub struct AgentOptions {
     pub runs: Vec<RunSettings>,
     /// Configured runs that are not served now: their steps in the vault are compared with their own remotes.
     pub other_runs: Vec<RunSettings>,
-    /// The remotes, in the configured order.
+    /// The remotes that steps are uploaded to, in the configured order.
     pub remotes: Vec<AgentRemote>,
+    /// The selective remotes: steps are copied to them from the others.
+    pub selective: Vec<AgentRemote>,
     /// The writer of the steps on this node. Each run says whether its directory is shared.
     pub writer: Writer,
     /// The attempt of all steps found from now on; `None` to determine it.
@@ -117,6 +119,7 @@ impl AgentOptions {
                 "name a directory on the disk that the trainer writes to: local.directory = \"/data/vault\"",
             )
         })?;
+        let (selective, remotes) = remotes.into_iter().partition(|remote| remote.settings.is_selective());
         let profiles =
             profiles(config).map_err(|faults| faults_error("the configuration is invalid", &faults))?;
         let options = Self {
@@ -127,6 +130,7 @@ impl AgentOptions {
             runs: config.runs.iter().map(|run| with_remotes(config, run)).collect(),
             other_runs: Vec::new(),
             remotes,
+            selective,
             writer,
             attempt,
             profiles: Arc::new(profiles),
@@ -190,7 +194,8 @@ impl AgentOptions {
             if self.runs[..position].iter().any(|other| other.name == run.name) {
                 return Err(fault("it is configured twice"));
             }
-            let is_missing = |name: &&RemoteName| !self.remotes.iter().any(|one| one.settings.name == **name);
+            let known = || self.remotes.iter().chain(&self.selective);
+            let is_missing = |name: &&RemoteName| !known().any(|one| one.settings.name == **name);
             if let Some(name) = run.remotes.iter().flatten().find(is_missing) {
                 return Err(fault(&format!("its remote '{name}' is not configured")));
             }
@@ -211,10 +216,15 @@ impl AgentOptions {
         self.writer.place.node()
     }
 
-    /// Returns the remotes that a run's steps go to, in the configured order.
+    /// Returns the selective remotes of a run, in the configured order.
+    pub(crate) fn selective_of(&self, run: &RunSettings) -> impl Iterator<Item = &AgentRemote> {
+        self.selective.iter().filter(|remote| run.has_remote(&remote.settings.name))
+    }
+
+    /// Returns the remotes that a run's steps are uploaded to, in the configured order.
     pub(crate) fn remotes_of(&self, run: &RunSettings) -> impl Iterator<Item = &AgentRemote> {
         let remotes = self.remotes.iter();
-        remotes.filter(|remote| run.uploads_to(&remote.settings.name))
+        remotes.filter(|remote| run.has_remote(&remote.settings.name))
     }
 
     /// Describes the work for a run, for the log: `run-1: watching /out, for the vault /ssd/vault and s3`.

@@ -40,7 +40,8 @@ pub(crate) fn with_timeouts(options: &AgentOptions) -> AgentOptions {
         store: Arc::new(TimeoutStore::new(Arc::clone(&remote.store))),
         requests: Arc::clone(&remote.requests),
     };
-    AgentOptions { remotes: options.remotes.iter().map(timed).collect(), ..options.clone() }
+    let all = |remotes: &[AgentRemote]| remotes.iter().map(timed).collect();
+    AgentOptions { remotes: all(&options.remotes), selective: all(&options.selective), ..options.clone() }
 }
 
 /// Returns the served runs, given options with timeouts.

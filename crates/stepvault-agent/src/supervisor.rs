@@ -290,7 +290,7 @@ async fn live(
     watch: &VaultWatch,
     tasks: Tasks,
 ) -> Result<Lived> {
-    let Tasks { mut sealer, attempts, upload_workers, local, prunes, other_writers } = tasks;
+    let Tasks { mut sealer, attempts, upload_workers, local, prunes, tier, other_writers } = tasks;
     let (once, signals, drain) = (shared.options.lifecycle.once, &shared.signals, &shared.drain);
     let mut running = JoinSet::new();
     let mut at_the_end = None;
@@ -302,7 +302,7 @@ async fn live(
         running.spawn_local(worker.work());
     }
     if once {
-        at_the_end = Some((local, prunes));
+        at_the_end = Some((local, prunes, tier));
     } else {
         // The vault may have changed while no service ran.
         signals.eviction.notify_one();
@@ -310,6 +310,7 @@ async fn live(
         for prune in prunes {
             running.spawn_local(prune.work());
         }
+        running.spawn_local(tier.work());
     }
     let mut beside = JoinSet::new();
     beside.spawn_local(announce_plans(planners, Arc::clone(shared)));
@@ -325,9 +326,10 @@ async fn live(
             Ok(())
         };
         tokio::try_join!(seal, all_end(&mut running))?;
-        if let Some((local, prunes)) = at_the_end.filter(|_| !drain.stop.is_requested()) {
+        if let Some((local, prunes, tier)) = at_the_end.filter(|_| !drain.stop.is_requested()) {
             local.apply().await;
             sealer.clean_all().await?;
+            tier.apply().await;
             for mut prune in prunes {
                 prune.apply().await;
             }

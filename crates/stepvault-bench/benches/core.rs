@@ -119,7 +119,7 @@ fn retention_plans(criterion: &mut Criterion) {
         daily: Some(30),
         ..KeepRules::default()
     };
-    let guards = Guards { required_remotes: Vec::new(), maximum_deletions: None };
+    let guards = Guards::default();
     let mut group = criterion.benchmark_group("retention plan");
     for steps in STEPS {
         let view = view(steps);

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::bandwidth::BandwidthLimit;
+use crate::retention::Selection;
 use crate::{Error, ErrorKind, RemoteName, Result, meant_url};
 
 /// What to do about a store that ignores attributes that were requested for new objects.
@@ -300,9 +301,21 @@ pub struct RemoteSettings {
     pub read_back: ReadBack,
     /// Whether the store copies data that it has from an earlier step, so that it is not sent again.
     pub copy_unchanged: bool,
+    /// What a selective remote gets. `None` for a remote to which every step is uploaded.
+    pub selection: Option<Selection>,
 }
 
 impl RemoteSettings {
+    /// Whether it is a selective remote: steps are copied to it and not uploaded, and count as durable without it.
+    pub fn is_selective(&self) -> bool {
+        self.selection.is_some()
+    }
+
+    /// Whether it is a selective remote that gets steps of the remote `from`.
+    pub fn is_fed_by(&self, from: &RemoteName) -> bool {
+        self.selection.as_ref().is_some_and(|selection| selection.from == *from)
+    }
+
     /// Returns how long a request may move no byte: at least a second.
     pub fn stall_timeout(&self) -> Duration {
         Duration::from_secs(self.stall_timeout_seconds.max(1))

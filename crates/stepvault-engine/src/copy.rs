@@ -11,8 +11,8 @@ use stepvault_core::file_parts::MINIMUM_PART_SIZE_BYTES;
 use stepvault_core::keys::{KeyKind, LAUNCHES};
 use stepvault_core::launch::LaunchRecord;
 use stepvault_core::records::{Pin, VaultMarker};
-use stepvault_core::retention::{KeepRules, RetentionPlan, Verdict};
-use stepvault_core::{Attempt, DigestAlgorithm, Error, ErrorKind, Observer, Result, Step, StepId};
+use stepvault_core::retention::{KeepRules, RetentionPlan, Selection, SelectionState, Verdict};
+use stepvault_core::{Attempt, DigestAlgorithm, Error, ErrorKind, Observer, Result, Step, StepId, Timestamp};
 use stepvault_local::vault::Vault;
 use stepvault_remote::store::ArchivePlace;
 
@@ -24,8 +24,9 @@ use crate::restore::remember_remotes;
 use crate::tier::catalog::{FoundCommit, PARALLEL_READS, pin, pins};
 use crate::tier::leases::HeldLease;
 use crate::tier::measured::{recall_concurrency, remember_concurrency};
-use crate::tier::removed::{RemovedSteps, removal_record, removed_steps};
+use crate::tier::removed::{RemovedSteps, local_now, removal_record, removed_steps};
 use crate::tier::run_remote::RunRemote;
+use crate::tier::selective::states_of;
 use crate::tier::step_state::visible_commits;
 use crate::upload::{CommonStore, SourceStep, UploadSession, of_side, of_source};
 use crate::verify::steps_at_once;
@@ -46,10 +47,31 @@ pub struct CopyContext {
     pub budget: MemoryBudget,
     /// Receives progress and warnings.
     pub observer: Arc<dyn Observer>,
-    /// The numbers of the steps to copy, in all their attempts and revisions; empty for all steps.
-    pub wanted: BTreeSet<Step>,
-    /// Copies only what these rules keep; `None` for all steps.
-    pub rules: Option<KeepRules>,
+    /// Which steps are copied.
+    pub choice: CopyChoice,
+}
+
+/// Which steps of the source are copied.
+#[derive(Debug, Clone)]
+pub enum CopyChoice {
+    /// All.
+    All,
+    /// Those with these numbers, in all their attempts and revisions.
+    Numbers(BTreeSet<Step>),
+    /// Those that a prune by these rules would keep.
+    Kept(KeepRules),
+    /// Those that a selective remote waits for, once each is old enough.
+    Selected(Selection),
+}
+
+impl CopyChoice {
+    /// Returns the numbers of the steps that were named.
+    fn numbers(&self) -> Option<&BTreeSet<Step>> {
+        match self {
+            Self::Numbers(numbers) => Some(numbers),
+            _ => None,
+        }
+    }
 }
 
 /// What is copied.
@@ -92,6 +114,8 @@ pub enum CopyDecision {
     Copy,
     /// The target has the same step.
     Present,
+    /// It is selected, and may be copied from this time on.
+    Wait(Timestamp),
     /// It is left out, for this reason.
     Skip(String),
     /// It cannot be copied.
@@ -114,6 +138,8 @@ pub enum CopyOutcome {
     Copied,
     /// It was there already.
     Present,
+    /// It is selected, and may be copied from this time on.
+    Planned(Timestamp),
     /// It was left out, for this reason.
     Skipped(String),
 }
@@ -173,12 +199,18 @@ impl CopyContext {
 }
 
 impl CopyPlan {
+    /// Whether some step is copied.
+    pub fn copies_something(&self) -> bool {
+        self.steps.iter().any(PlannedCopy::is_copied)
+    }
+
     /// Returns what a copy would report if nothing failed.
     pub fn as_report(self) -> CopyReport {
         let steps = self.steps.into_iter().map(|step| StepCopy {
             result: match &step.decision {
                 CopyDecision::Copy => Ok(CopyOutcome::Copied),
                 CopyDecision::Present => Ok(CopyOutcome::Present),
+                CopyDecision::Wait(due_at) => Ok(CopyOutcome::Planned(*due_at)),
                 CopyDecision::Skip(reason) => Ok(CopyOutcome::Skipped(reason.clone())),
                 CopyDecision::Fail(error) => Err(error.clone()),
             },
@@ -207,19 +239,25 @@ pub async fn plan_copy(context: &CopyContext) -> Result<CopyPlan> {
         }
     };
     ensure_same_run(context, &source, &target)?;
-    let retention = match &context.rules {
-        Some(rules) => Some(retention_of(context, rules.clone()).await?),
-        None => None,
+    let ruled = match &context.choice {
+        CopyChoice::All | CopyChoice::Numbers(_) => Ruled::All,
+        CopyChoice::Kept(rules) => Ruled::Kept(retention_of(context, rules.clone()).await?),
+        CopyChoice::Selected(selection) => {
+            let now = Timestamp::from(local_now());
+            let on_target = (&target.commits, &target.removed);
+            Ruled::Selected(states_of(from, &source.commits, selection, on_target, now), now)
+        }
     };
-    let is_wanted = |id: StepId| context.wanted.is_empty() || context.wanted.contains(&id.step);
+    let numbers = context.choice.numbers();
+    let is_wanted = |id: StepId| numbers.is_none_or(|numbers| numbers.contains(&id.step));
     let mut steps: Vec<PlannedCopy> = Vec::new();
     for (id, found) in source.commits.iter().rev().filter(|(id, _)| is_wanted(**id)) {
         steps.push(match &found.commit {
-            Ok(commit) => PlannedCopy::of(commit, decide(context, commit, &target, retention.as_ref())),
+            Ok(commit) => PlannedCopy::of(commit, decide(context, commit, &target, &ruled)),
             Err(error) => PlannedCopy::new(*id, CopyDecision::Fail(of_source(from, error.clone()))),
         });
     }
-    for step in &context.wanted {
+    for step in numbers.into_iter().flatten() {
         if steps.iter().all(|planned| planned.id.step != *step) {
             return Err(no_such_step(from, *step, &source.removed));
         }
@@ -317,14 +355,39 @@ fn ensure_same_run(context: &CopyContext, source: &Side, target: &Side) -> Resul
     if is_same { Ok(()) } else { other(format!("none of its steps is one of those on {}", from.name())) }
 }
 
+/// What rules say of the source's steps.
+enum Ruled {
+    All,
+    Kept(RetentionPlan),
+    Selected(BTreeMap<StepId, SelectionState>, Timestamp),
+}
+
+impl Ruled {
+    /// Returns why a step is not copied now; `None` if it may be.
+    fn leaves_out(&self, id: StepId) -> Option<CopyDecision> {
+        let skip = |reason: &str| Some(CopyDecision::Skip(reason.to_owned()));
+        match self {
+            Self::All => None,
+            Self::Kept(plan) => {
+                let decision = plan.decision(id).filter(|decision| decision.verdict != Verdict::Keep)?;
+                skip(&decision.reasons.join("; "))
+            }
+            Self::Selected(states, now) => match states.get(&id) {
+                Some(SelectionState::Copied) => Some(CopyDecision::Present),
+                Some(SelectionState::Planned { due_at }) if due_at > now => Some(CopyDecision::Wait(*due_at)),
+                Some(SelectionState::Planned { .. } | SelectionState::Removed) => None,
+                Some(SelectionState::NotSelected) | None => skip("not selected"),
+            },
+        }
+    }
+}
+
 /// Decides what becomes of a step that the source has.
-fn decide(
-    context: &CopyContext,
-    commit: &Commit,
-    target: &Side,
-    retention: Option<&RetentionPlan>,
-) -> CopyDecision {
+fn decide(context: &CopyContext, commit: &Commit, target: &Side, ruled: &Ruled) -> CopyDecision {
     let (id, to) = (commit.id, &context.to);
+    if let (Ruled::Selected(..), Some(decision)) = (ruled, ruled.leaves_out(id)) {
+        return decision;
+    }
     match target.commits.get(&id).map(|found| &found.commit) {
         Some(Ok(known)) if known == commit => return CopyDecision::Present,
         // On the target it has other records, which its manifests tell.
@@ -337,7 +400,7 @@ fn decide(
     }
     if target.removed.contains(id) {
         let reason = format!("it was removed from {}, and its identity is never reused there", to.name());
-        return if context.wanted.is_empty() {
+        return if context.choice.numbers().is_none() {
             CopyDecision::Skip(reason)
         } else {
             CopyDecision::Fail(
@@ -345,12 +408,7 @@ fn decide(
             )
         };
     }
-    let decisions = retention.map(|plan| &plan.decisions[..]).unwrap_or_default();
-    let dropped = decisions.iter().find(|decision| decision.id == id && decision.verdict != Verdict::Keep);
-    match dropped {
-        Some(decision) => CopyDecision::Skip(decision.reasons.join("; ")),
-        None => CopyDecision::Copy,
-    }
+    ruled.leaves_out(id).unwrap_or(CopyDecision::Copy)
 }
 
 fn conflict(to: &RunRemote, id: StepId) -> Error {
@@ -367,6 +425,7 @@ async fn retention_of(context: &CopyContext, rules: KeepRules) -> Result<Retenti
         rules,
         maximum_deletions: None,
         manages_imported: false,
+        selective: Vec::new(),
         pinned_elsewhere: BTreeSet::new(),
         observer: Arc::clone(&context.observer),
     };
@@ -457,6 +516,7 @@ async fn copy_or_report(
     let session = match (&step.decision, session) {
         (CopyDecision::Copy, Some(session)) => session,
         (CopyDecision::Copy, None) | (CopyDecision::Present, _) => return Ok(CopyOutcome::Present),
+        (CopyDecision::Wait(due_at), _) => return Ok(CopyOutcome::Planned(*due_at)),
         (CopyDecision::Skip(reason), _) => return Ok(CopyOutcome::Skipped(reason.clone())),
         (CopyDecision::Fail(error), _) => return Err(error.clone()),
     };

@@ -26,7 +26,7 @@ const MAX_INTERVALS: u32 = 64;
 #[derive(Debug)]
 pub(crate) struct PrunedRun {
     remote: RunRemote,
-    /// The run's other remotes, each wrapped in a timeout: their pins count here too.
+    /// The run's other remotes, each wrapped in a timeout: their pins count here too, and what the selective ones wait for.
     others: Vec<RunRemote>,
     rules: KeepRules,
     manages_imported: bool,
@@ -127,8 +127,10 @@ impl PruneTask {
                 }
             }
         }
+        let selective = run.others.iter().filter(|other| other.settings.is_fed_by(run.remote.name()));
         let prune = RemotePrune {
             remote: run.remote.clone(),
+            selective: selective.cloned().collect(),
             rules: run.rules.clone(),
             manages_imported: run.manages_imported,
             maximum_deletions: None,

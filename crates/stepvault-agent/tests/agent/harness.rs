@@ -198,6 +198,7 @@ impl Node {
             runs: vec![run],
             other_runs: Vec::new(),
             remotes,
+            selective: Vec::new(),
             attempt: None,
             writer: Writer::single_node(NodeName::new("node-0").unwrap()),
             profiles: Arc::default(),

@@ -33,6 +33,7 @@ mod remotes;
 mod retention;
 mod rewriting;
 mod rotation;
+mod selective;
 mod several_paths;
 mod small_steps;
 mod source;

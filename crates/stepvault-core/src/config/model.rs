@@ -63,15 +63,22 @@ impl Config {
         })
     }
 
-    /// Returns the remotes that a run's steps are uploaded to, in order: all, unless the run names some.
+    /// Returns the remotes of a run, in order: all, unless the run names some. The selective ones come last.
     pub fn remotes_of(&self, run: &RunSettings) -> Vec<&RemoteSettings> {
-        let remotes = self.remotes.iter();
-        remotes.filter(|remote| run.uploads_to(&remote.name)).collect()
+        let mut remotes: Vec<&RemoteSettings> =
+            self.remotes.iter().filter(|remote| run.has_remote(&remote.name)).collect();
+        remotes.sort_by_key(|remote| remote.is_selective());
+        remotes
     }
 
-    /// Returns those of them on which a step must be durable before it may be removed elsewhere.
+    /// Returns those of them that the run's steps are uploaded to, on which alone they can be durable.
+    pub fn upload_remotes_of(&self, run: &RunSettings) -> Vec<&RemoteSettings> {
+        self.remotes_of(run).into_iter().filter(|remote| !remote.is_selective()).collect()
+    }
+
+    /// Returns those on which a step must be durable before it may be removed elsewhere.
     pub fn required_remotes_of(&self, run: &RunSettings) -> Vec<RemoteName> {
-        let required = self.remotes_of(run).into_iter().filter(|remote| remote.required);
+        let required = self.upload_remotes_of(run).into_iter().filter(|remote| remote.required);
         required.map(|remote| remote.name.clone()).collect()
     }
 
@@ -296,11 +303,11 @@ pub struct RunSettings {
     pub metrics_file: Option<RelativePath>,
     /// Metrics by name, each a JSON pointer into that file.
     pub metrics: BTreeMap<String, String>,
-    /// The remotes that its steps are uploaded to; `None` for all.
+    /// The remotes that hold its steps; `None` for all.
     pub remotes: Option<Vec<RemoteName>>,
     /// What the local tier keeps.
     pub keep_local: KeepRules,
-    /// What each remote keeps.
+    /// What each remote keeps to which the steps are uploaded.
     pub keep_remote: KeepRules,
 }
 
@@ -310,8 +317,14 @@ impl RunSettings {
     /// How long a step must be unchanged if nothing else proves that its save is over.
     pub const DEFAULT_QUIET_TIME: Duration = Duration::from_mins(1);
 
-    /// Whether its steps are uploaded to a configured remote.
-    pub fn uploads_to(&self, remote: &RemoteName) -> bool {
+    /// Returns the configured rules for what one of its remotes keeps. A selective remote keeps what was selected for it:
+    /// rules for the remote that feeds it would remove that again.
+    pub fn keep_on(&self, remote: &RemoteSettings) -> KeepRules {
+        if remote.is_selective() { KeepRules::default() } else { self.keep_remote.clone() }
+    }
+
+    /// Whether a configured remote is one of the run's.
+    pub fn has_remote(&self, remote: &RemoteName) -> bool {
         self.remotes.as_ref().is_none_or(|names| names.contains(remote))
     }
 }

@@ -1,9 +1,11 @@
 //! The keys of a remote, and what they must not be together.
 
 use super::merge::Merged;
+use super::run::rules;
 use super::section::{Section, defaults};
 use crate::ids::RemoteName;
 use crate::remote_settings::{ReadBack, RemoteSettings, RemoteUrl, Scheme, Transport};
+use crate::retention::{KeepRules, Selection};
 
 impl RemoteSettings {
     /// Returns the defaults for a remote called `name` at `url`.
@@ -67,7 +69,37 @@ fn settings(table: &mut Section<'_>, name: RemoteName, url: RemoteUrl) -> Remote
             .choice("read-back", Some("auto"), &[("auto", ReadBack::Auto), ("always", ReadBack::Always)])
             .unwrap_or_default(),
         copy_unchanged: table.boolean("copy-unchanged", true),
+        selection: selection(table),
     }
+}
+
+/// Reads what a selective remote gets; `None` without `from`, which makes it one.
+fn selection(table: &mut Section<'_>) -> Option<Selection> {
+    let from = table.text("from", None).map(RemoteName::new);
+    let from = from.and_then(|from| table.take("from", from));
+    let mut select = table.table("select");
+    let rules = rules(&mut select, &KeepRules::default());
+    let includes_newest = select.optional_boolean("final").unwrap_or(false);
+    let is_given = select.strongest_source().is_some();
+    let after_seconds = table.whole_seconds("after", None);
+    for (key, is_given) in [("select", is_given), ("after", after_seconds.is_some())] {
+        if is_given && !table.is_given("from") {
+            let why = "it has no effect without from: every step is uploaded to the remote";
+            table.fault(key, why, "write from = \"NAME\", the remote whose steps are copied to this one");
+        }
+    }
+    if is_given && !rules.keeps_something() && !includes_newest {
+        table.fault("select", "it selects no step", "set a rule above 0, or remove it to copy every step");
+    }
+    if includes_newest && after_seconds.unwrap_or(0) == 0 {
+        let why = "every step is the newest one once: without a delay all of them are copied";
+        table.warn(
+            "select.final",
+            why,
+            "set after to longer than the time between two steps: after = \"24h\"",
+        );
+    }
+    Some(Selection { from: from?, rules, includes_newest, after_seconds: after_seconds.unwrap_or(0) })
 }
 
 fn seconds(table: &mut Section<'_>, key: &str, default: &'static str) -> u64 {

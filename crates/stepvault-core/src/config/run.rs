@@ -83,10 +83,21 @@ fn remotes(table: &mut Section<'_>) -> Option<Vec<RemoteName>> {
     Some(names.filter_map(|name| table.take("remotes", name)).collect())
 }
 
-/// Reads the rules of one tier, each from its own table or else from the table of defaults. A fault in inherited rules
+/// Reads the rules of one tier, as [`rules`], and refuses those that would delete everything. A fault in inherited rules
 /// is reported for the defaults.
 pub(super) fn keep(table: &mut Section<'_>, defaults: &KeepRules) -> KeepRules {
-    let rules = KeepRules {
+    let rules = rules(table, defaults);
+    if let Some(source) = table.strongest_source()
+        && let Err(error) = rules.check()
+    {
+        table.refuse(source, error);
+    }
+    rules
+}
+
+/// Reads rules, each from its own table or else from the table of defaults.
+pub(super) fn rules(table: &mut Section<'_>, defaults: &KeepRules) -> KeepRules {
+    KeepRules {
         last: table.number_or("last", 0, None).or(defaults.last),
         every_steps: table.number_or("every-steps", 0, None).or(defaults.every_steps),
         within_seconds: table.whole_seconds("within", None).or(defaults.within_seconds),
@@ -94,13 +105,7 @@ pub(super) fn keep(table: &mut Section<'_>, defaults: &KeepRules) -> KeepRules {
         daily: table.number_or("daily", 0, None).or(defaults.daily),
         weekly: table.number_or("weekly", 0, None).or(defaults.weekly),
         best: table.best("best").unwrap_or_else(|| defaults.best.clone()),
-    };
-    if let Some(source) = table.strongest_source()
-        && let Err(error) = rules.check()
-    {
-        table.refuse(source, error);
     }
-    rules
 }
 
 fn check_patterns(table: &mut Section<'_>, run: &RunSettings) {

@@ -268,7 +268,11 @@ fn unfold_one(
     source: &Source,
 ) {
     let path = above.join(option);
-    let options: Vec<&str> = schema.members(above).into_iter().filter(|name| *name != "url").collect();
+    let options: Vec<&str> = schema
+        .members(above)
+        .into_iter()
+        .filter(|name| *name != "url" && schema.find(&above.join(name)).is_some())
+        .collect();
     if !options.contains(&option) {
         let why = if is_name(option) {
             format!("there is no option '{option}'")

@@ -11,6 +11,7 @@ use crate::ids::{RemoteName, RunName};
 /// Checks everything that involves several tables.
 pub(super) fn check_all(config: &Config, selected: Option<&RunName>, merged: &mut Merged) {
     check_distinct_remotes(config, merged);
+    check_selections(config, merged);
     check_places(config, merged);
     for run in &config.runs {
         check_clean_source(config, run, merged);
@@ -31,6 +32,33 @@ fn check_distinct_remotes(config: &Config, merged: &mut Merged) {
             let hint = "remove one of them: two names for one location would count one copy twice";
             merged.fault(&KeyPath::of(&["remote", remote.name.as_str(), "url"]), why, hint);
         }
+    }
+}
+
+/// Checks that each selective remote gets its steps from a remote to which they are uploaded.
+fn check_selections(config: &Config, merged: &mut Merged) {
+    for remote in &config.remotes {
+        let Some(selection) = &remote.selection else { continue };
+        let from = &selection.from;
+        let (why, hint) = match config.remote(from) {
+            Some(other) if other.name == remote.name => (
+                "it names the remote itself".to_owned(),
+                "name another remote, to which the steps are uploaded",
+            ),
+            Some(other) if other.is_selective() => (
+                format!("'{from}' gets its own steps from another remote"),
+                "name a remote without from, to which the steps are uploaded",
+            ),
+            Some(_) => continue,
+            None if merged.names("remote").iter().any(|name| name == from.as_str()) => continue,
+            None => {
+                let hint = unknown_remote_hint(from, config);
+                let key = KeyPath::of(&["remote", remote.name.as_str(), "from"]);
+                merged.fault(&key, format!("there is no remote '{from}'"), hint);
+                continue;
+            }
+        };
+        merged.fault(&KeyPath::of(&["remote", remote.name.as_str(), "from"]), why, hint);
     }
 }
 
@@ -93,6 +121,11 @@ fn check_run_remotes(config: &Config, run: &RunSettings, merged: &mut Merged) {
         if remotes[..index].contains(remote) {
             let why = format!("'{remote}' is listed twice");
             merged.fault(&key, why, "list each remote once");
+        }
+        let fed_from = config.remote(remote).and_then(|remote| remote.selection.as_ref());
+        if let Some(selection) = fed_from.filter(|selection| !remotes.contains(&selection.from)) {
+            let why = format!("'{remote}' gets its steps from '{}', which is not among them", selection.from);
+            merged.fault(&key, why, "list both, or neither");
         }
         // An existing but faulty remote has its own fault.
         if !merged.names("remote").iter().any(|name| name == remote.as_str()) {

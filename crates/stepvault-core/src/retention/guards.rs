@@ -16,6 +16,8 @@ pub struct Guards {
     pub required_remotes: Vec<RemoteName>,
     /// Maximum number of steps that one plan may delete.
     pub maximum_deletions: Option<u32>,
+    /// The steps that wait to be copied, each with the selective remotes that lack it.
+    pub awaited: BTreeMap<StepId, Vec<RemoteName>>,
 }
 
 /// Why a plan deletes nothing at all.
@@ -104,6 +106,8 @@ pub(super) fn held(view: &TierView, guards: &Guards) -> BTreeMap<StepId, Vec<Str
         if step.needed.uploading {
             reasons.push("being uploaded".to_owned());
         }
+        let awaited = guards.awaited.get(&step.id).into_iter().flatten();
+        reasons.extend(awaited.map(|remote| format!("waits to be copied to {remote}")));
         if view.tier == Tier::Local {
             reasons.extend(not_yet_durable(step, &guards.required_remotes));
             let unproven = step.elsewhere.unproven.iter();

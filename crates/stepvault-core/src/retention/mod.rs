@@ -16,6 +16,7 @@ mod facts;
 mod guards;
 mod plan;
 mod rules;
+mod selection;
 mod space;
 
 pub use decision::{Decision, RetentionPlan, Verdict};
@@ -23,6 +24,7 @@ pub use facts::{Elsewhere, Needed, StepFacts, TierView, Unproven, Verified, aban
 pub use guards::{Guards, Refusal, RefusalKind};
 pub use plan::plan;
 pub use rules::{BestRule, KeepRules, LocalLimits, Prefer};
+pub use selection::{Selection, SelectionState, TargetSteps};
 pub use space::{evict_for_space, make_room};
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use super::facts::{StepFacts, TierView, Verified};
 use super::guards::{Guards, held, loss, never_given_up_from, refusal};
 use super::rules::{KeepRules, LocalLimits, kept_by_rules};
 use super::space::evict_for_space;
-use crate::{Result, StepId, Tier};
+use crate::{Result, StepId, Tier, Timestamp};
 
 /// Decides which steps of one run stay on one tier. `limits` apply to the local tier only.
 ///
@@ -49,21 +49,53 @@ pub fn plan(
     Ok(plan)
 }
 
-fn decide(steps: &[&StepFacts], view: &TierView, rules: &KeepRules, guards: &Guards) -> Vec<Decision> {
-    let mut held = held(view, guards);
-    let kept_from = never_given_up_from(&view.steps);
+/// What the rules say of one step, before any guard.
+#[derive(Debug)]
+pub(super) struct RuleVerdict {
+    /// The rules that keep it, in plain words.
+    reasons: Vec<String>,
+    /// The revision that stands for it, and has all its files.
+    superseded_by: Option<StepId>,
+}
+
+impl RuleVerdict {
+    /// Whether a rule keeps the step.
+    pub(super) fn is_kept(&self) -> bool {
+        !self.reasons.is_empty()
+    }
+}
+
+/// Returns what the rules say of each step. `steps` are sorted, oldest first.
+pub(super) fn by_rules(
+    steps: &[&StepFacts],
+    rules: &KeepRules,
+    now: Timestamp,
+) -> BTreeMap<StepId, RuleVerdict> {
     let revisions = Revisions::of(steps);
     let counted: Vec<&StepFacts> =
         (steps.iter().copied()).filter(|step| revisions.counted(step.id) == step.id).collect();
-    let named: BTreeMap<StepId, Vec<String>> = kept_by_rules(&counted, rules, view.now);
-    let decide_one = |step: &&StepFacts| {
-        let guard_reasons = held.remove(&step.id).unwrap_or_default();
-        let guarded = !guard_reasons.is_empty();
+    let named: BTreeMap<StepId, Vec<String>> = kept_by_rules(&counted, rules, now);
+    let verdict = |step: &&StepFacts| {
         let superseded_by = revisions.superseded_by(step.id).filter(|_| !rules.is_unset());
-        let mut reasons = match superseded_by {
+        let reasons = match superseded_by {
             Some(_) => Vec::new(),
             None => named.get(&revisions.counted(step.id)).cloned().unwrap_or_default(),
         };
+        (step.id, RuleVerdict { reasons, superseded_by })
+    };
+    steps.iter().map(verdict).collect()
+}
+
+fn decide(steps: &[&StepFacts], view: &TierView, rules: &KeepRules, guards: &Guards) -> Vec<Decision> {
+    let mut held = held(view, guards);
+    let kept_from = never_given_up_from(&view.steps);
+    let mut verdicts = by_rules(steps, rules, view.now);
+    let decide_one = |step: &&StepFacts| {
+        let guard_reasons = held.remove(&step.id).unwrap_or_default();
+        let guarded = !guard_reasons.is_empty();
+        let verdict = verdicts.remove(&step.id);
+        let superseded_by = verdict.as_ref().and_then(|verdict| verdict.superseded_by);
+        let mut reasons = verdict.map(|verdict| verdict.reasons).unwrap_or_default();
         reasons.extend(guard_reasons.iter().cloned());
         if !reasons.is_empty() {
             let loss = loss(step, kept_from).filter(|_| guarded && view.tier == Tier::Local);

@@ -110,7 +110,7 @@ pub fn held(saves: Saves, step_bytes: u64, tier: TierRules<'_>) -> Result<Vec<u6
         });
     }
     let view = TierView { tier: tier.tier.clone(), steps, unreadable: Vec::new(), now, free_bytes: None };
-    let guards = Guards { required_remotes: elsewhere.durable_on, maximum_deletions: None };
+    let guards = Guards { required_remotes: elsewhere.durable_on, ..Guards::default() };
     // The free space of the disk is unknown: only the byte budget counts.
     let limits = LocalLimits { maximum_bytes: tier.limits.maximum_bytes, ..LocalLimits::default() };
     let plan = plan(&view, tier.rules, &limits, &guards)?;

@@ -59,6 +59,7 @@ impl LocalPrune {
         Guards {
             required_remotes: required.map(|remote| remote.name().clone()).collect(),
             maximum_deletions: self.maximum_deletions.map(|most| most.saturating_sub(removed)),
+            ..Guards::default()
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use stepvault_core::commit::Commit;
 use stepvault_core::retention::{
-    Elsewhere, Guards, KeepRules, LocalLimits, Needed, RetentionPlan, StepFacts, TierView, Verdict, Verified,
+    Guards, KeepRules, LocalLimits, Needed, RetentionPlan, StepFacts, TierView, Verdict, Verified,
     abandoned_steps, plan,
 };
 use stepvault_core::words::count;
@@ -21,7 +21,8 @@ use crate::tier::catalog::{PARALLEL_READS, committed_ids, pins, read_commit};
 use crate::tier::leases::{HeldLease, leases};
 use crate::tier::removed::{local_now, read_tombstone, removed_steps};
 use crate::tier::run_remote::RunRemote;
-use crate::tier::step_state::visible_commits;
+use crate::tier::selective::{AwaitedSteps, awaited_steps};
+use crate::tier::step_state::{step_facts, visible_commits};
 use crate::verify::{CommittedParts, Depth, StepHealth, steps_at_once};
 
 /// Inputs for pruning a remote.
@@ -35,6 +36,8 @@ pub struct RemotePrune {
     pub maximum_deletions: Option<u32>,
     /// Whether the objects of imported steps are deleted with their records.
     pub manages_imported: bool,
+    /// The run's selective remotes that get steps of this one: what they wait for stays.
+    pub selective: Vec<RunRemote>,
     /// Pins on other tiers; they also hold here.
     pub pinned_elsewhere: BTreeSet<StepId>,
     /// Receives progress and warnings.
@@ -47,6 +50,7 @@ struct Found {
     commits: Vec<Commit>,
     /// Those of the commits that were not read from the remote now.
     cached: BTreeSet<StepId>,
+    awaited: AwaitedSteps,
 }
 
 impl Found {
@@ -97,7 +101,8 @@ pub async fn plan_remote(prune: &RemotePrune) -> Result<RetentionPlan> {
 /// order.
 ///
 /// # Invariants
-/// The commit is deleted before any data (S5); the plan's guards hold (S4, S8); a step that someone began to read after
+/// The commit is deleted before any data (S5); the plan's guards hold (S4, S8), also of
+/// steps that a selective remote waits for; a step that someone began to read after
 /// it was planned is kept; its identity is never reused (S9).
 ///
 /// # Errors
@@ -155,7 +160,12 @@ async fn remote_view(prune: &RemotePrune, now: SystemTime, lease: Option<&HeldLe
     let remote = &prune.remote;
     if remote.marker().await?.is_none() {
         // The marker is missing: never delete from an unknown place.
-        return Ok(Found { view: empty_view(remote, now), commits: Vec::new(), cached: BTreeSet::new() });
+        return Ok(Found {
+            view: empty_view(remote, now),
+            commits: Vec::new(),
+            cached: BTreeSet::new(),
+            awaited: AwaitedSteps::default(),
+        });
     }
     // Pins and leases are listed again after the tombstones.
     let (visible, mut pinned, found_leases) =
@@ -163,6 +173,7 @@ async fn remote_view(prune: &RemotePrune, now: SystemTime, lease: Option<&HeldLe
     pinned.extend(&prune.pinned_elsewhere);
     let leased: BTreeSet<StepId> =
         found_leases.iter().filter(|found| found.is_live(now)).filter_map(|found| found.id).collect();
+    let awaited = awaited_steps(remote, &visible, &prune.selective, Timestamp::from(now)).await;
     let abandoned = abandoned_steps(visible.keys().copied());
     let mut view = empty_view(remote, now);
     let mut readable = Vec::new();
@@ -171,42 +182,19 @@ async fn remote_view(prune: &RemotePrune, now: SystemTime, lease: Option<&HeldLe
         if found.is_cached {
             cached.insert(id);
         }
-        match found.commit {
+        match &found.commit {
             Ok(commit) => {
-                view.steps.push(StepFacts {
-                    id,
-                    amends: commit.amends,
-                    name: commit.name.clone(),
-                    // Both by the store's clock: when the newest object of an imported step was written.
-                    created: if commit.is_imported() {
-                        commit.written_at
-                    } else {
-                        Timestamp::from(found.object.modified)
-                    },
-                    bytes: commit.data_bytes(),
-                    reclaimable_bytes: commit.data_bytes(),
-                    best: commit.best.clone(),
-                    metrics: commit.metrics.clone(),
-                    verified: Verified::Yes,
-                    needed: Needed {
-                        pinned: pinned.contains(&id),
-                        leased: leased.contains(&id),
-                        uploading: false,
-                    },
-                    elsewhere: Elsewhere {
-                        durable_on: vec![remote.name().clone()],
-                        needs_other_nodes: commit.parts.len() > 1,
-                        ..Elsewhere::default()
-                    },
-                    abandoned: abandoned.contains(&id),
-                });
-                readable.push(commit);
+                let mut facts = step_facts(remote.name(), &found, commit, abandoned.contains(&id));
+                facts.needed =
+                    Needed { pinned: pinned.contains(&id), leased: leased.contains(&id), uploading: false };
+                view.steps.push(facts);
+                readable.push(commit.clone());
             }
-            Err(error) => view.unreadable.push((found.object.key, error.to_string())),
+            Err(error) => view.unreadable.push((found.object.key.clone(), error.to_string())),
         }
     }
     tracing::debug!(steps = view.steps.len(), leased = lease.is_some(), "examined a remote");
-    Ok(Found { view, commits: readable, cached })
+    Ok(Found { view, commits: readable, cached, awaited })
 }
 
 fn empty_view(remote: &RunRemote, now: SystemTime) -> TierView {
@@ -220,8 +208,10 @@ fn empty_view(remote: &RunRemote, now: SystemTime) -> TierView {
 }
 
 /// Plans by verified steps, and says of imported ones that their objects stay.
-async fn decide(prune: &RemotePrune, found: Found) -> Result<(RetentionPlan, Vec<Commit>)> {
+async fn decide(prune: &RemotePrune, mut found: Found) -> Result<(RetentionPlan, Vec<Commit>)> {
+    let warnings = std::mem::take(&mut found.awaited.warnings);
     let (mut plan, commits) = decide_verified(prune, found).await?;
+    plan.warnings.extend(warnings);
     let imported: BTreeSet<StepId> =
         commits.iter().filter(|commit| commit.is_imported()).map(|commit| commit.id).collect();
     let left = plan.deletions().into_iter().filter(|decision| imported.contains(&decision.id));
@@ -241,7 +231,11 @@ async fn decide(prune: &RemotePrune, found: Found) -> Result<(RetentionPlan, Vec
 /// Plans as if every step were sound, verifies those that the plan relies on, and plans again without the unsound ones,
 /// until all that are relied on have been verified. Steps that are removed anyway are not checked.
 async fn decide_verified(prune: &RemotePrune, mut found: Found) -> Result<(RetentionPlan, Vec<Commit>)> {
-    let guards = Guards { required_remotes: Vec::new(), maximum_deletions: prune.maximum_deletions };
+    let guards = Guards {
+        required_remotes: Vec::new(),
+        maximum_deletions: prune.maximum_deletions,
+        awaited: std::mem::take(&mut found.awaited.by_step),
+    };
     let limits = LocalLimits::default();
     let mut listed: BTreeSet<StepId> = BTreeSet::new();
     let mut proved: Option<StepId> = None;
@@ -379,6 +373,7 @@ mod tests {
     use stepvault_core::ids::{Attempt, NodeName, RunName, Step};
     use stepvault_core::manifest::Shape;
     use stepvault_core::observe::Tier;
+    use stepvault_core::retention::Elsewhere;
 
     use super::*;
 
@@ -432,7 +427,8 @@ mod tests {
             now: Timestamp::default(),
             free_bytes: None,
         };
-        let mut found = Found { view, commits: vec![cached], cached: BTreeSet::new() };
+        let mut found =
+            Found { view, commits: vec![cached], cached: BTreeSet::new(), awaited: AwaitedSteps::default() };
         for nodes in [2, 1] {
             let now = commit("now", nodes);
             found.replace(now.clone());

@@ -1,6 +1,6 @@
 //! One run on one remote, in layers: what the vault remembers of it (`cache`, `measured`), the store that
 //! counts only with its marker (`marked_store`), the records on it (`run_remote`, `catalog`, `removed`, `leases`),
-//! and what follows from them (`step_state`).
+//! and what follows from them (`step_state`, `selective`).
 
 pub mod cache;
 pub mod catalog;
@@ -10,4 +10,5 @@ pub mod measured;
 pub mod removed;
 pub mod run_remote;
 pub mod runs;
+pub mod selective;
 pub mod step_state;

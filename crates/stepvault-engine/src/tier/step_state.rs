@@ -10,9 +10,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
+use stepvault_core::commit::Commit;
 use stepvault_core::given_up::GivenUpRecord;
 use stepvault_core::records::Claim;
-use stepvault_core::{NodeName, Result, Sha256Digest, Step, StepId};
+use stepvault_core::retention::{Elsewhere, Needed, StepFacts, Verified};
+use stepvault_core::{NodeName, RemoteName, Result, Sha256Digest, Step, StepId, Timestamp};
 use stepvault_local::evict::Quarantined;
 use stepvault_local::sealed::{RemoteState, SealedStep, UploadState};
 use stepvault_local::vault::Vault;
@@ -63,6 +65,38 @@ pub fn recorded_state(step: &SealedStep, remote: &RunRemote) -> Result<Option<Re
     Ok(state.filter(|state| is_at(state, remote)))
 }
 
+/// Returns the facts about a step of a remote on which retention depends, as if nobody needed it now.
+pub(crate) fn step_facts(
+    remote: &RemoteName,
+    found: &FoundCommit,
+    commit: &Commit,
+    abandoned: bool,
+) -> StepFacts {
+    StepFacts {
+        id: commit.id,
+        amends: commit.amends,
+        name: commit.name.clone(),
+        // Both by the store's clock: when the newest object of an imported step was written.
+        created: if commit.is_imported() {
+            commit.written_at
+        } else {
+            Timestamp::from(found.object.modified)
+        },
+        bytes: commit.data_bytes(),
+        reclaimable_bytes: commit.data_bytes(),
+        best: commit.best.clone(),
+        metrics: commit.metrics.clone(),
+        verified: Verified::Yes,
+        needed: Needed::default(),
+        elsewhere: Elsewhere {
+            durable_on: vec![remote.clone()],
+            needs_other_nodes: commit.parts.len() > 1,
+            ..Elsewhere::default()
+        },
+        abandoned,
+    }
+}
+
 fn is_at(state: &RemoteState, remote: &RunRemote) -> bool {
     state.url == remote.identity_url()
 }
@@ -105,13 +139,13 @@ pub struct Durability<'a> {
 }
 
 impl<'a> Durability<'a> {
-    /// Divides the remotes by `is_durable_on`.
+    /// Divides the remotes by `is_durable_on`. Selective ones do not count.
     ///
     /// # Errors
     /// The first error of `is_durable_on`.
     pub fn of(remotes: &'a [RunRemote], is_durable_on: impl Fn(&RunRemote) -> Result<bool>) -> Result<Self> {
         let (mut durable, mut missing) = (Vec::new(), Vec::new());
-        for remote in remotes {
+        for remote in remotes.iter().filter(|remote| !remote.settings.is_selective()) {
             let list = if is_durable_on(remote)? { &mut durable } else { &mut missing };
             list.push(remote);
         }
@@ -262,6 +296,7 @@ async fn open_step(remote: &RunRemote, id: StepId, claimed: ObjectInfo) -> Resul
 mod tests {
     use stepvault_core::given_up::GivenUpStep;
     use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName};
+    use stepvault_core::retention::{KeepRules, Selection};
     use stepvault_core::timestamp::Timestamp;
 
     use super::*;
@@ -308,6 +343,19 @@ mod tests {
                 durability.missing().map(|(remote, needed)| (remote.name().as_str(), needed)).collect();
             assert_eq!(found, missing, "{on:?}");
         }
+        let mut selective = (*remote("r1", true).settings).clone();
+        selective.selection = Some(Selection {
+            from: RemoteName::new("r0").unwrap(),
+            rules: KeepRules::default(),
+            includes_newest: false,
+            after_seconds: 0,
+        });
+        let selective = RunRemote::new(bare.store.clone(), selective.into(), bare.keys.run().clone());
+        let remotes = [remote("r0", true), selective];
+        let only_on = |name: &'static str| move |asked: &RunRemote| Ok(asked.name().as_str() == name);
+        let durability = Durability::of(&remotes, only_on("r0")).unwrap();
+        assert!(durability.is_durable() && durability.missing().next().is_none());
+        assert!(!Durability::of(&remotes, only_on("r1")).unwrap().is_anywhere());
         let nowhere = [remote("r0", false), remote("r1", false)];
         let durability = Durability::of(&nowhere, |_| Ok(false)).unwrap();
         assert!(!durability.is_durable() && durability.missing().all(|(_, needed)| needed));

@@ -12,6 +12,7 @@ use stepvault_core::ids::{NodeName, StepId};
 use stepvault_core::manifest::{FileEntry, PartManifest};
 use stepvault_core::{Error, ErrorKind, Observer, RemoteSettings, Result};
 use stepvault_local::vault::Vault;
+use stepvault_remote::open::{OpenOptions, open_with};
 use stepvault_remote::store::{Created, RemoteStore};
 
 use super::origin::SourceStep;
@@ -44,6 +45,21 @@ pub struct CommonStore {
 }
 
 impl CommonStore {
+    /// Opens the store of two remotes, if they are in one.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub async fn open(
+        from: &RemoteSettings,
+        to: &RemoteSettings,
+        observer: Arc<dyn Observer>,
+        options: OpenOptions,
+    ) -> Result<Option<Self>> {
+        let Some(above) = Self::settings(from, to) else { return Ok(None) };
+        let store = open_with(&above, observer, options).await?;
+        Ok(Some(Self::new(store, from, to)))
+    }
+
     /// Returns the settings with which the store is opened: those of the target with a URL above both, or `None` where they
     /// are not in one bucket of one provider. Directories are none: what is copied there is read back anyway.
     pub fn settings(from: &RemoteSettings, to: &RemoteSettings) -> Option<RemoteSettings> {

@@ -1,6 +1,6 @@
 //! A run that is copied from one remote to another: the same steps afterwards, and nothing of a step that is not whole.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use stepvault_core::digest::DigestAlgorithm;
@@ -10,7 +10,7 @@ use stepvault_core::nodes::{NodePlace, NodeSet, Writer, ranked};
 use stepvault_core::retention::KeepRules;
 use stepvault_core::{ErrorKind, RemoteSettings, Result};
 use stepvault_engine::copy::{
-    CopyContext, CopyDecision, CopyOutcome, CopyReport, StepCopy, copy_steps, plan_copy,
+    CopyChoice, CopyContext, CopyDecision, CopyOutcome, CopyReport, StepCopy, copy_steps, plan_copy,
 };
 use stepvault_engine::tier::catalog::{pin, pins, read_commit};
 use stepvault_engine::tier::leases::leases;
@@ -76,8 +76,7 @@ fn context(from: &Rig, to: &Rig) -> CopyContext {
         common: None,
         budget: to.budget.clone(),
         observer: to.observer.clone(),
-        wanted: BTreeSet::new(),
-        rules: None,
+        choice: CopyChoice::All,
     }
 }
 
@@ -305,8 +304,10 @@ async fn a_step_that_was_removed_on_either_side_is_not_copied() {
     );
     assert_eq!(committed(&target.remotes[0]).await, [id(1, 3)]);
     // Named, it is no success.
-    let wanting =
-        |step| CopyContext { wanted: [Step::new(step).unwrap()].into(), ..context(&source, &target) };
+    let wanting = |step| CopyContext {
+        choice: CopyChoice::Numbers([Step::new(step).unwrap()].into()),
+        ..context(&source, &target)
+    };
     let refused = run(&wanting(2), &target).await.unwrap();
     assert_eq!(outcomes(&refused), [(2, Err(ErrorKind::Refused))]);
     let error = run(&wanting(1), &target).await.unwrap_err();
@@ -423,14 +424,16 @@ async fn bytes_that_are_not_those_saved_are_never_committed() {
 async fn only_what_the_rules_keep_is_copied() {
     let (source, target) = (Rig::with_steps(4).await, Rig::with_directory().await);
     let rules = KeepRules { last: Some(2), ..KeepRules::default() };
-    let report =
-        run(&CopyContext { rules: Some(rules), ..context(&source, &target) }, &target).await.unwrap();
+    let report = run(&CopyContext { choice: CopyChoice::Kept(rules), ..context(&source, &target) }, &target)
+        .await
+        .unwrap();
     assert_eq!(committed(&target.remotes[0]).await, [id(1, 3), id(1, 4)]);
     let reasons = report.steps.iter().filter(|step| matches!(step.result, Ok(CopyOutcome::Skipped(_))));
     assert_eq!(reasons.count(), 2);
     let none = KeepRules { last: Some(0), ..KeepRules::default() };
-    let error =
-        run(&CopyContext { rules: Some(none), ..context(&source, &target) }, &target).await.unwrap_err();
+    let error = run(&CopyContext { choice: CopyChoice::Kept(none), ..context(&source, &target) }, &target)
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
 }
 

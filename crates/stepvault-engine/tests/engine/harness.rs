@@ -295,6 +295,7 @@ impl Rig {
             rules: KeepRules { last: Some(last), ..KeepRules::default() },
             manages_imported: false,
             maximum_deletions: None,
+            selective: Vec::new(),
             pinned_elsewhere: BTreeSet::new(),
             observer: self.observer.clone(),
         }

@@ -10,7 +10,7 @@ use stepvault_core::ids::{Attempt, Step, StepId};
 use stepvault_core::observe::Event;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{ErrorKind, Observer, Result};
-use stepvault_engine::copy::{CopyContext, copy_steps, plan_copy};
+use stepvault_engine::copy::{CopyChoice, CopyContext, copy_steps, plan_copy};
 use stepvault_engine::gc::run_gc;
 use stepvault_engine::import::{
     ImportOutcome, ImportPlan, ImportRequest, Imports, StepToImport, import_steps, plan_import,
@@ -505,8 +505,7 @@ async fn an_imported_step_is_like_any_other_where_it_is_copied_to() {
         common: None,
         budget: target.budget.clone(),
         observer: target.observer.clone(),
-        wanted: BTreeSet::new(),
-        rules: None,
+        choice: CopyChoice::All,
     };
     for _ in 0..2 {
         let plan = plan_copy(&context).await.unwrap();

@@ -34,6 +34,7 @@ mod placement;
 mod pruning;
 mod round_trip;
 mod scale;
+mod selective;
 mod several_nodes;
 mod shared_digests;
 mod short_memory;

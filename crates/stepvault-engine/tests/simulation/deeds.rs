@@ -593,6 +593,7 @@ impl World {
             rules,
             manages_imported: false,
             maximum_deletions: (self.bug == Some(Bug::NeverPrunes)).then_some(0),
+            selective: Vec::new(),
             pinned_elsewhere: BTreeSet::new(),
             observer: Arc::clone(&self.observer),
         };

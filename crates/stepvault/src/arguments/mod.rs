@@ -63,6 +63,7 @@ pub(crate) enum Command {
     Verify(commands::verify::VerifyArguments),
     Prune(commands::prune::PruneArguments),
     Copy(commands::copy::CopyArguments),
+    Tier(commands::tier::TierArguments),
     Pin(commands::pin::PinArguments),
     /// Remove a pin
     Unpin(commands::inventory::ChosenStep),
@@ -104,7 +105,7 @@ impl Command {
             Self::Restore(_) => {
                 "the target is complete or absent, and fetched bytes are kept; run the same command again to continue"
             }
-            Self::Copy(_) => "copied parts are kept; run the same command again to continue",
+            Self::Copy(_) | Self::Tier(_) => "copied parts are kept; run the same command again to continue",
             Self::Prune(_) | Self::Gc(_) => {
                 "the next prune completes deletions under way; a lease that is still held expires"
             }

@@ -8,15 +8,16 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::document::{ErrorInfo, StepIdMembers};
 use stepvault_core::{Error, ErrorKind, Result, RunName, Step, StepId};
+use stepvault_engine::blocking;
 use stepvault_engine::copy::{
-    CopyContext, CopyOutcome, CopyPlan, CopyReport, PlannedCopy, copy_steps, plan_copy,
+    CopyChoice, CopyContext, CopyOutcome, CopyPlan, CopyReport, PlannedCopy, copy_steps, plan_copy,
 };
 use stepvault_engine::tier::runs::list_runs;
 use stepvault_engine::upload::CommonStore;
-use stepvault_engine::{RunRemote, blocking};
 use stepvault_remote::open::open_with;
 
 use super::inventory::attempt_text;
+use super::list::short_time;
 use crate::arguments::values::checked;
 use crate::context::{DefaultVault, Settings, Tiers, given_remotes};
 use crate::exit_code::ExitCode;
@@ -96,6 +97,8 @@ struct CopiedStep {
     bytes: u64,
     /// What became of it.
     state: CopyState,
+    /// The time from which it may be copied, if it waits for it; otherwise null.
+    due_at: Option<String>,
     /// Why it was skipped; null if it was not.
     reason: Option<String>,
     /// Why it failed; null if it did not.
@@ -113,6 +116,8 @@ enum CopyState {
     Copied,
     /// The target had it already.
     Present,
+    /// It is selected, and will be copied once it is old enough.
+    Planned,
     /// It was left out.
     Skipped,
     /// It could not be copied.
@@ -132,14 +137,41 @@ pub(crate) async fn run(session: &Session, arguments: &CopyArguments) -> Result<
     let settings = Settings::load_of_remotes(session, remotes.to_vec())?.introduced(session);
     let runs =
         if arguments.all_runs { runs_of(session, &settings).await? } else { vec![settings.run()?.name] };
-    let names = settings.all_remotes().into_iter().map(|remote| remote.name.to_string());
-    let (from, to) = names.collect_tuple().ok_or_else(|| {
-        fault("--from and --to are one remote", "name two remotes that are in different places")
-    })?;
+    if settings.all_remotes().len() != 2 {
+        return Err(fault("--from and --to are one remote", "name two remotes that are in different places"));
+    }
+    let choice = |tiers: &Tiers| chosen(tiers, arguments);
     let mut results = Vec::new();
+    let document = copy_runs(session, &settings, runs, arguments.dry_run, choice, &mut results).await;
+    report_failures(session, &results);
+    session.output.result(&document)?;
+    Ok(ExitCode::of_any_tiers(&results))
+}
+
+/// The outcome of each run or step, with its name.
+pub(super) type Results = Vec<(String, Result<()>)>;
+
+/// Prints the error of each that failed.
+pub(super) fn report_failures(session: &Session, results: &Results) {
+    for (_, result) in results {
+        if let Err(error) = result {
+            session.output.error_beside_report(error);
+        }
+    }
+}
+
+/// Copies these runs, or plans it, between the two remotes that the settings name. What failed is added to `results`.
+pub(super) async fn copy_runs(
+    session: &Session,
+    settings: &Settings,
+    runs: Vec<RunName>,
+    dry_run: bool,
+    choice: impl Fn(&Tiers) -> Result<CopyChoice>,
+    results: &mut Results,
+) -> CopyDocument {
     let mut copied = Vec::new();
     for run in runs {
-        let copy = copy_run(session, settings.clone().with_run(run.clone()), arguments).await;
+        let copy = copy_run(session, settings.clone().with_run(run.clone()), dry_run, &choice).await;
         let run = match copy {
             Ok(report) => {
                 let failed = report.steps.iter().map(|step| {
@@ -147,7 +179,7 @@ pub(crate) async fn run(session: &Session, arguments: &CopyArguments) -> Result<
                     (step.step.id.to_string(), result)
                 });
                 results.extend(failed);
-                CopiedRun::of(&run, report, arguments.dry_run)
+                CopiedRun::of(&run, report, dry_run)
             }
             Err(error) => {
                 let failed = CopiedRun::failed(&run, &error);
@@ -157,13 +189,9 @@ pub(crate) async fn run(session: &Session, arguments: &CopyArguments) -> Result<
         };
         copied.push(run);
     }
-    for (_, result) in &results {
-        if let Err(error) = result {
-            session.output.error_beside_report(error);
-        }
-    }
-    session.output.result(&CopyDocument { from, to, dry_run: arguments.dry_run, runs: copied })?;
-    Ok(ExitCode::of_any_tiers(&results))
+    let names = settings.all_remotes();
+    let name = |side: usize| names.get(side).map(|remote| remote.name.to_string()).unwrap_or_default();
+    CopyDocument { from: name(0), to: name(1), dry_run, runs: copied }
 }
 
 /// Returns the NAME=URL of the given remotes that has this name, or the text itself.
@@ -173,7 +201,7 @@ fn named_among<'a>(given: &'a [String], side: &'a str) -> &'a str {
 }
 
 /// Returns the runs that have a step on the source.
-async fn runs_of(session: &Session, settings: &Settings) -> Result<Vec<RunName>> {
+pub(super) async fn runs_of(session: &Session, settings: &Settings) -> Result<Vec<RunName>> {
     let remotes = settings.all_remotes();
     let Some(from) = remotes.first() else { return Ok(Vec::new()) };
     let progress = Progress::start(slice::from_ref(from), Style::of(&session.output), &session.output);
@@ -191,36 +219,55 @@ async fn runs_of(session: &Session, settings: &Settings) -> Result<Vec<RunName>>
 }
 
 /// Copies one run, or plans it.
-async fn copy_run(session: &Session, settings: Settings, arguments: &CopyArguments) -> Result<CopyReport> {
-    let vault = if arguments.dry_run { DefaultVault::here() } else { DefaultVault::created_here()? };
+async fn copy_run(
+    session: &Session,
+    settings: Settings,
+    dry_run: bool,
+    choice: impl Fn(&Tiers) -> Result<CopyChoice>,
+) -> Result<CopyReport> {
+    let vault = if dry_run { DefaultVault::here() } else { DefaultVault::created_here()? };
     let tiers = Tiers::open(&settings, vault, &session.output).await?;
-    let copied = copy_between(&tiers, arguments).await;
+    let copied = match choice(&tiers) {
+        Ok(choice) => copy_between(&tiers, choice, dry_run).await,
+        Err(error) => Err(error),
+    };
     tiers.progress.finish();
     copied
 }
 
-async fn copy_between(tiers: &Tiers, arguments: &CopyArguments) -> Result<CopyReport> {
+/// Returns which steps the arguments select.
+fn chosen(tiers: &Tiers, arguments: &CopyArguments) -> Result<CopyChoice> {
+    let rules = &tiers.run.keep_remote;
+    if arguments.keep_rules && rules.is_unset() {
+        return Err(Error::new(ErrorKind::Usage, "cannot apply --keep-rules")
+            .because("no keep rule for remotes is configured")
+            .hint("set one in [keep.remote] or in the run's table, or copy every step"));
+    }
+    Ok(if arguments.keep_rules {
+        CopyChoice::Kept(rules.clone())
+    } else if arguments.step.is_empty() {
+        CopyChoice::All
+    } else {
+        CopyChoice::Numbers(arguments.step.iter().copied().collect())
+    })
+}
+
+async fn copy_between(tiers: &Tiers, choice: CopyChoice, dry_run: bool) -> Result<CopyReport> {
     let missing = |what| Error::new(ErrorKind::Usage, what);
     let [from, to] = &tiers.remotes[..] else { return Err(missing("no two remotes")) };
     if from.identity_url() == to.identity_url() {
         return Err(Error::new(ErrorKind::Usage, "cannot copy a run to where it is").on(from.identity_url()));
     }
-    let rules = &tiers.run.keep_remote;
-    if arguments.keep_rules && rules.is_unset() {
-        return Err(missing("cannot apply --keep-rules")
-            .because("no keep rule for remotes is configured")
-            .hint("set one in [keep.remote] or in the run's table, or copy every step"));
-    }
+    let options = tiers.settings.open_options();
     let context = CopyContext {
-        common: common_store(tiers, from, to).await?,
+        common: CommonStore::open(&from.settings, &to.settings, tiers.observer(), options).await?,
         from: from.clone(),
         to: to.clone(),
         budget: tiers.budget.clone(),
         observer: tiers.observer(),
-        wanted: arguments.step.iter().copied().collect(),
-        rules: arguments.keep_rules.then(|| rules.clone()),
+        choice,
     };
-    if arguments.dry_run {
+    if dry_run {
         return plan_copy(&context).await.map(CopyPlan::as_report);
     }
     let vault = tiers.vault.as_ref().ok_or_else(|| missing("no local vault"))?;
@@ -235,15 +282,6 @@ async fn copy_between(tiers: &Tiers, arguments: &CopyArguments) -> Result<CopyRe
     context.begin(vault).await?;
     let plan = plan_copy(&context).await?;
     copy_steps(&context, vault, plan).await
-}
-
-/// Opens the store of both remotes, if they are in one.
-async fn common_store(tiers: &Tiers, from: &RunRemote, to: &RunRemote) -> Result<Option<CommonStore>> {
-    let Some(above) = CommonStore::settings(&from.settings, &to.settings) else {
-        return Ok(None);
-    };
-    let store = open_with(&above, tiers.observer(), tiers.settings.open_options()).await?;
-    Ok(Some(CommonStore::new(store, &from.settings, &to.settings)))
 }
 
 impl CopiedRun {
@@ -277,6 +315,8 @@ impl CopiedRun {
         if !self.steps.is_empty() {
             let rows = self.steps.iter().map(|step| {
                 let why = step.reason.clone().or_else(|| Some(step.error.as_ref()?.message.clone()));
+                let due = || Some(format!("from {} on", short_time(step.due_at.as_ref()?)));
+                let why = why.or_else(due);
                 [
                     self.run.clone(),
                     step.id.step.to_string(),
@@ -315,6 +355,7 @@ impl CopiedRun {
         }
         let others = [
             (CopyState::Present, "there already"),
+            (CopyState::Planned, "planned"),
             (CopyState::Skipped, "skipped"),
             (CopyState::Failed, "failed"),
         ];
@@ -327,15 +368,20 @@ impl CopiedRun {
 impl CopiedStep {
     fn of(step: PlannedCopy, result: Result<CopyOutcome>, dry_run: bool) -> Self {
         let error = result.as_ref().err().map(ErrorInfo::from);
+        let due_at = match &result {
+            Ok(CopyOutcome::Planned(due_at)) => Some(due_at.to_rfc3339()),
+            _ => None,
+        };
         let (state, reason) = match result {
             Ok(CopyOutcome::Copied) if dry_run => (CopyState::Copy, None),
             Ok(CopyOutcome::Copied) => (CopyState::Copied, None),
             Ok(CopyOutcome::Present) => (CopyState::Present, None),
+            Ok(CopyOutcome::Planned(_)) => (CopyState::Planned, None),
             Ok(CopyOutcome::Skipped(reason)) => (CopyState::Skipped, Some(reason)),
             Err(_) => (CopyState::Failed, None),
         };
         let PlannedCopy { id, name, files, bytes, .. } = step;
-        Self { id, name, files, bytes, state, reason, error }
+        Self { id, name, files, bytes, state, due_at, reason, error }
     }
 }
 

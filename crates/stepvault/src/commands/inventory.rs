@@ -67,6 +67,9 @@ pub(super) struct ListedStep {
     /// The remotes to which the vault's agent uploads it at the moment; omitted when there are none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) uploading: Vec<String>,
+    /// The selective remotes to which it will be copied; omitted when there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) planned: Vec<PlannedOn>,
     /// Whether the step is pinned.
     pub(super) pinned: bool,
     /// Whether its objects are where another program has written them.
@@ -86,6 +89,15 @@ impl ListedStep {
     pub(super) fn is_on(&self, remote: &RunRemote) -> bool {
         self.remotes.iter().any(|name| name == remote.name().as_str())
     }
+}
+
+/// A selective remote that waits for a step.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub(super) struct PlannedOn {
+    /// The remote's name.
+    pub(super) remote: String,
+    /// The time from which the step may be copied.
+    pub(super) due_at: String,
 }
 
 /// A remote on which a step is incomplete.
@@ -259,6 +271,7 @@ pub(super) fn unknown(id: StepId) -> ListedStep {
         local: None,
         remotes: Vec::new(),
         uploading: Vec::new(),
+        planned: Vec::new(),
         pinned: false,
         imported: false,
         abandoned: false,

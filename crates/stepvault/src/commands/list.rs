@@ -7,11 +7,16 @@ use itertools::Itertools as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::Result;
+use stepvault_core::retention::SelectionState;
 use stepvault_core::words::first_of;
+use stepvault_engine::RunRemote;
 use stepvault_engine::node_records::Drains;
+use stepvault_engine::tier::selective::selection_states;
 use stepvault_engine::tier::step_state::{Durability, still_given_up};
 
-use super::inventory::{FailedTier, IncompleteOn, Inventory, ListedStep, LocalState, attempt_text, unknown};
+use super::inventory::{
+    FailedTier, IncompleteOn, Inventory, ListedStep, LocalState, PlannedOn, attempt_text, unknown,
+};
 use super::node_records::{GivenUpDocument, LeftByDrain, known_records};
 use super::status::ask_agent;
 use crate::context::{Tiers, hint_for_unknown_run};
@@ -46,6 +51,7 @@ pub(crate) async fn run(session: &Session, _arguments: &ListArguments) -> Result
     let tiers = Tiers::load_to_read(session).await?;
     let mut inventory = Inventory::gather(&tiers, None).await?;
     mark_uploads(&tiers, &mut inventory).await;
+    mark_planned(&tiers, &mut inventory).await;
     tiers.progress.finish();
     for (tier, error) in &inventory.failed {
         let warning = format!("cannot list {tier}, which may hold more steps");
@@ -85,6 +91,35 @@ async fn mark_uploads(tiers: &Tiers, inventory: &mut Inventory) {
         let step = inventory.steps.iter_mut().find(|step| Some(step.id) == on.uploading);
         if let Some(step) = step {
             step.uploading.push(on.remote.to_string());
+        }
+    }
+}
+
+/// Marks the steps for which a selective remote waits. Of one that cannot be listed, or whose source cannot, nothing is
+/// known.
+async fn mark_planned(tiers: &Tiers, inventory: &mut Inventory) {
+    for to in &tiers.remotes {
+        let Some(selection) = &to.settings.selection else { continue };
+        let Some(from) = tiers.remotes.iter().find(|from| *from.name() == selection.from) else { continue };
+        let has_failed = |remote: &RunRemote| {
+            let mut failed = inventory.failed.iter();
+            failed.any(|(tier, _)| tier == remote.name().as_str())
+        };
+        if has_failed(from) || has_failed(to) {
+            continue;
+        }
+        let states = match selection_states(from, to, selection).await {
+            Ok(states) => states,
+            Err(error) => {
+                inventory.failed.push((to.name().to_string(), error));
+                continue;
+            }
+        };
+        for step in &mut inventory.steps {
+            if let Some(SelectionState::Planned { due_at }) = states.get(&step.id) {
+                let (remote, due_at) = (to.name().to_string(), due_at.to_rfc3339());
+                step.planned.push(PlannedOn { remote, due_at });
+            }
         }
     }
 }
@@ -198,6 +233,7 @@ fn places(step: &ListedStep, gave_up: &[&str]) -> String {
         .into_iter()
         .chain(step.remotes.iter().cloned())
         .chain(step.uploading.iter().map(|remote| format!("{remote} (uploading)")))
+        .chain(step.planned.iter().map(|on| format!("{} (planned)", on.remote)))
         .chain(waiting.map(incomplete))
         .chain(gave_up.iter().map(|node| format!("given up by {node}")))
         .peekable();

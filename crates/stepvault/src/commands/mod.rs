@@ -34,6 +34,7 @@ mod schema_tests;
 pub(crate) mod show;
 mod starts;
 pub(crate) mod status;
+pub(crate) mod tier;
 pub(crate) mod verify;
 pub(crate) mod wait;
 
@@ -83,6 +84,7 @@ async fn dispatch(session: &Session, command: Command) -> Result<ExitCode> {
         Command::Verify(arguments) => verify::run(session, &arguments).await,
         Command::Prune(arguments) => prune::run(session, &arguments).await,
         Command::Copy(arguments) => copy::run(session, &arguments).await,
+        Command::Tier(arguments) => tier::run(session, &arguments).await,
         Command::Pin(arguments) => pin::change(session, &arguments.step, Some(&arguments.note)).await,
         Command::Unpin(chosen) => pin::change(session, &chosen, None).await,
         Command::Gc(arguments) => gc::run(session, &arguments).await,

@@ -27,7 +27,8 @@ use crate::session::Session;
 /// Delete the steps that no keep rule selects
 ///
 /// The newest valid step, on a remote also the best step that it names, pinned steps, steps that are being read, and
-/// local copies that are not durable elsewhere are always kept. Without any rule every step is kept.
+/// local copies that are not durable elsewhere are always kept, and steps for which a selective remote waits. Without any
+/// rule every step is kept.
 #[derive(Debug, Args)]
 pub(crate) struct PruneArguments {
     /// Print each step with keep or drop and the reason, and change nothing
@@ -74,6 +75,11 @@ impl PruneArguments {
     /// Returns those that plan every tier by these rules, and change nothing.
     pub(super) fn dry_run(keep: KeepArguments) -> Self {
         Self { dry_run: true, tier: TierChoice::default(), max_delete: None, keep }
+    }
+
+    /// Returns the rules for a run on a remote.
+    fn rules_for(&self, run: &RunSettings, remote: &RunRemote) -> KeepRules {
+        self.keep.over(&run.keep_on(&remote.settings))
     }
 
     /// Checks the rules for a run.
@@ -161,14 +167,18 @@ pub(super) async fn execute(
     tiers: &Tiers,
     arguments: &PruneArguments,
 ) -> Result<Vec<(Tier, Result<PruneReport>)>> {
-    let remotes = tiers.all_remotes().await?;
+    let mut remotes = tiers.all_remotes().await?;
     let mut results = Vec::new();
     // Remotes first: a local copy may be removed because its step was removed from every remote on purpose.
-    let selected = tiers.remotes.iter();
+    // A selective remote without rules has nothing to prune, and may have no step yet.
+    let has_rules = |remote: &RunRemote| !arguments.rules_for(&tiers.run, remote).is_unset();
+    let selected = tiers.remotes.iter().filter(|remote| !remote.settings.is_selective() || has_rules(remote));
     for remote in selected.filter(|remote| arguments.tier.takes(&remote.tier)) {
         let result = prune_remote_tier(tiers, &remotes, remote, arguments).await;
         results.push((remote.tier.clone(), result));
     }
+    // A local copy is needed whatever selective remotes hold.
+    remotes.retain(|remote| !remote.settings.is_selective());
     if let Some(vault) = tiers.vault.clone().filter(|_| arguments.tier.takes(&Tier::Local)) {
         let prune = LocalPrune {
             vault,
@@ -200,9 +210,11 @@ async fn prune_remote_tier(
             Err(error) => tiers.output.warn(&format!("cannot read the pins on {}: {error}", other.name())),
         }
     }
+    let selective = all_remotes.iter().filter(|other| other.settings.is_fed_by(remote.name()));
     let prune = RemotePrune {
         remote: remote.clone(),
-        rules: arguments.keep.over(&tiers.run.keep_remote),
+        rules: arguments.rules_for(&tiers.run, remote),
+        selective: selective.cloned().collect(),
         manages_imported: tiers.run.manage_imported,
         maximum_deletions: arguments.max_delete,
         pinned_elsewhere,

@@ -133,7 +133,7 @@ pub(crate) async fn run(session: &Session, arguments: PushArguments) -> Result<E
     };
     // Before a vault is created for it.
     check_presence("cannot push the step", &arguments.source)?;
-    settings.require_remote(&settings.run()?)?;
+    settings.require_upload_remote(&settings.run()?)?;
     if arguments.dry_run {
         let tiers = Tiers::open(&settings, DefaultVault::Existing(vault), &session.output).await?;
         return plan(session, &tiers, arguments).await;
@@ -168,9 +168,10 @@ async fn plan(session: &Session, tiers: &Tiers, arguments: PushArguments) -> Res
     };
     let vault = tiers.vault.as_ref().or(scratch.as_ref().map(ScratchVault::vault));
     let vault = vault.ok_or_else(|| Error::new(ErrorKind::Usage, "no local vault"))?;
-    let (planned, durable) = plan_push(vault, &tiers.remotes, request, &tiers.observer()).await?;
+    let remotes = tiers.upload_remotes();
+    let (planned, durable) = plan_push(vault, &remotes, request, &tiers.observer()).await?;
     tiers.progress.finish();
-    let remotes = tiers.remotes.iter().zip(&durable).map(|(remote, durable)| {
+    let remotes = remotes.iter().zip(&durable).map(|(remote, durable)| {
         if let Err(error) = durable {
             session.output.error_beside_report(error);
         }
@@ -219,7 +220,8 @@ pub(super) async fn execute(tiers: &Tiers, arguments: PushArguments) -> Result<P
     })
     .await?;
     let held = hold_exclusive(tiers, Purpose::Upload, Duration::ZERO).await?;
-    let report = push(&vault, &tiers.remotes, request, &tiers.budget, patience, &tiers.observer()).await;
+    let report =
+        push(&vault, &tiers.upload_remotes(), request, &tiers.budget, patience, &tiers.observer()).await;
     for held in held {
         held.release().await;
     }
@@ -379,7 +381,7 @@ pub(super) async fn hold_exclusive(
         Purpose::Upload => "writes",
     };
     let began = Instant::now();
-    for remote in &tiers.remotes {
+    for remote in &tiers.upload_remotes() {
         let mut is_said = false;
         loop {
             match ExclusiveRun::take(remote, vault, &tiers.writer, purpose).await {

@@ -14,7 +14,7 @@ use stepvault_local::durable;
 
 use super::{
     agent, announce, config, copy, dashboard, doctor, du, estimate, explain, follow, gc, generated, import,
-    init, inspect, list, pin, prune, push, remote, restore, runs, save, show, status, verify, wait,
+    init, inspect, list, pin, prune, push, remote, restore, runs, save, show, status, tier, verify, wait,
 };
 
 const FILE: &str = "docs/reference/json.schema.json";
@@ -42,6 +42,7 @@ fn schemas() -> (Vec<(&'static str, Value)>, Map<String, Value>) {
         ("explain", of::<explain::document::ExplainDocument>(to)),
         ("verify", of::<verify::VerifyDocument>(to)),
         ("copy", of::<copy::CopyDocument>(to)),
+        ("tier", of::<tier::TierDocument>(to)),
         ("pin", of::<pin::PinDocument>(to)),
         ("unpin", of::<pin::PinDocument>(to)),
         ("prune", of::<prune::PruneDocument>(to)),

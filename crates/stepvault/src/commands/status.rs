@@ -187,7 +187,7 @@ pub(crate) async fn run(session: &Session, arguments: &StatusArguments) -> Resul
 pub(super) async fn document(tiers: &Tiers, vault: &Vault) -> Result<(StatusDocument, Option<Error>)> {
     let config = &tiers.settings.config;
     let agent = ask_agent(&tiers.settings, vault, tiers.run_name()).await;
-    let (vault, run, remotes) = (vault.clone(), tiers.run_name().clone(), tiers.remotes.clone());
+    let (vault, run, remotes) = (vault.clone(), tiers.run_name().clone(), tiers.upload_remotes());
     let (node, rules, limits) = (tiers.writer.place.node().clone(), config.restart, config.local.limits);
     let configured = config.runs.iter().map(|run| run.name.clone());
     let known: Vec<RunName> = configured.chain([run.clone()]).collect();

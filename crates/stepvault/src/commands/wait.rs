@@ -144,7 +144,7 @@ impl Barrier<'_> {
                 Some(tiers) => tiers,
                 None => tiers.insert(self.open().await?),
             };
-            let looked = read_progress(tiers.vault.as_ref(), &tiers.remotes, self.wanted).await;
+            let looked = read_progress(tiers.vault.as_ref(), &tiers.upload_remotes(), self.wanted).await;
             let in_vault = match looked {
                 Ok(progress) => {
                     // Remotes without the vault show a step only once it is durable.

@@ -188,6 +188,12 @@ impl Settings {
         self
     }
 
+    /// Returns the settings with these remotes selected, which are configured.
+    pub(crate) fn with_remotes(mut self, names: Vec<RemoteName>) -> Self {
+        self.given.remotes = Some(names);
+        self
+    }
+
     /// Returns the run that the command line names. Without one the agent serves all configured runs.
     pub(crate) fn named_run(&self) -> Option<&RunName> {
         self.given.sources.run.as_ref()
@@ -212,6 +218,20 @@ impl Settings {
         let named = self.named_remotes();
         let named = named.map(|names| names.iter().filter_map(|name| self.config.remote(name)).collect());
         named.unwrap_or_else(others).into_iter().cloned().collect()
+    }
+
+    /// # Errors
+    /// If a run has no remote to which its steps are uploaded.
+    pub(crate) fn require_upload_remote(&self, run: &RunSettings) -> Result<()> {
+        self.require_remote(run)?;
+        let selective = self.remotes(run);
+        match selective.first().filter(|_| selective.iter().all(RemoteSettings::is_selective)) {
+            None => Ok(()),
+            Some(remote) => Err(Error::new(ErrorKind::Usage, "cannot upload to the selected remote")
+                .on(&remote.name)
+                .because("it is a selective remote: steps are copied to it from another one")
+                .hint("select the remote that feeds it, and run 'stepvault tier'")),
+        }
     }
 
     /// # Errors

@@ -127,6 +127,11 @@ impl Tiers {
         &self.run.name
     }
 
+    /// Returns those of the run's remotes to which its steps are uploaded, and on which alone they can be durable.
+    pub(crate) fn upload_remotes(&self) -> Vec<RunRemote> {
+        self.remotes.iter().filter(|remote| !remote.settings.is_selective()).cloned().collect()
+    }
+
     /// Returns every remote of the run, including those that the command line excludes by naming others: what may be
     /// deleted depends on them too.
     pub(crate) async fn all_remotes(&self) -> Result<Vec<RunRemote>> {

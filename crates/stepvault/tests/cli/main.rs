@@ -58,6 +58,7 @@ mod retention;
 mod round_trip;
 mod run;
 mod scenario;
+mod selective;
 mod service_log;
 mod support;
 mod sweeps;

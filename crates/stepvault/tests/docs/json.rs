@@ -78,6 +78,7 @@ doctor: doctor checkpoints --config doctor.toml --step-size 1MB --save-interval 
 explain: explain broken --log trainer.log --elsewhere --run torn --local none
 verify: verify --deep
 copy: copy --from main --to moved=file://$PWD/moved
+tier: tier --remote main=file://$PWD/remote --remote cold=file://$PWD/cold?from=main
 pin: pin 100 --note baseline
 unpin: unpin 100
 prune: prune --dry-run --keep-last 1

@@ -6,6 +6,7 @@ mod hostile;
 mod layers;
 mod profiles;
 mod reference;
+mod selective;
 mod values;
 
 use super::{Config, FileText, FlagOverride, Report, Sources, check, load};

@@ -5,6 +5,7 @@ mod guards;
 mod properties;
 mod revisions;
 mod rules;
+mod selection;
 mod space;
 
 use super::*;

@@ -31,14 +31,15 @@ pub(super) struct RemoteLook {
 }
 
 impl RemoteLook {
-    /// Returns the measured rates of a run's remotes.
+    /// Returns the measured rates of the remotes that a run's steps are uploaded to.
     pub(super) fn rates_of(&self, settings: &Settings, run: &RunToCheck) -> Vec<MeasuredRemote> {
         let measured = |remote: RemoteSettings| MeasuredRemote {
             remote: remote.name.to_string(),
             required: remote.required,
             rates: self.rates.get(&remote.name).copied().unwrap_or_default(),
         };
-        settings.remotes(&run.settings).into_iter().map(measured).collect()
+        let remotes = settings.remotes(&run.settings).into_iter();
+        remotes.filter(|remote| !remote.is_selective()).map(measured).collect()
     }
 }
 

@@ -43,7 +43,7 @@ impl StartNote {
             vault: tiers.vault.clone(),
             run: tiers.run_name().clone(),
             node: place.node().clone(),
-            remotes: tiers.remotes.clone(),
+            remotes: tiers.upload_remotes(),
             start: new_start(StartedProgram::Trainer, place.node().clone(), launch),
             output: tiers.output.clone(),
         };

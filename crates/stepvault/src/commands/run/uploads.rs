@@ -42,7 +42,7 @@ pub(super) async fn wait_for_uploads(session: &Session, tiers: &Tiers, limit: Op
         return;
     }
     let mut newest = newest_here(tiers).await;
-    let mut steps = uploads_now(&tiers.remotes, newest, &SystemClock).await;
+    let mut steps = uploads_now(&tiers.upload_remotes(), newest, &SystemClock).await;
     if steps.is_empty() {
         return;
     }
@@ -86,7 +86,7 @@ pub(super) async fn wait_for_uploads(session: &Session, tiers: &Tiers, limit: Op
         }
         sleep(INTERVAL).await;
         newest = newest.max(durable_steps(tiers).await.0);
-        steps = uploads_now(&tiers.remotes, newest, &SystemClock).await;
+        steps = uploads_now(&tiers.upload_remotes(), newest, &SystemClock).await;
     }
 }
 
@@ -115,7 +115,7 @@ async fn newest_here(tiers: &Tiers) -> Option<StepId> {
 /// Returns the newest step that a remote shows, and the time that the trainer took from the one before to it.
 async fn durable_steps(tiers: &Tiers) -> (Option<StepId>, Duration) {
     let mut steps = Vec::new();
-    for remote in &tiers.remotes {
+    for remote in &tiers.upload_remotes() {
         let Ok(Ok(commits)) = timeout(PATIENCE, visible_commits(remote)).await else {
             continue;
         };

@@ -91,7 +91,7 @@ proptest! {
             (step.verified, step.elsewhere.unproven, step.elsewhere.durable_on) = (Verified::Yes, None, remotes().to_vec());
         }
         let rules = KeepRules { last: Some(last), ..KeepRules::default() };
-        let guards = Guards { required_remotes: remotes().to_vec(), maximum_deletions: None };
+        let guards = Guards { required_remotes: remotes().to_vec(), ..Guards::default() };
         let plan = plan(&view, &rules, &LocalLimits::default(), &guards).unwrap();
         let mut ids: Vec<StepId> = view.steps.iter().map(|step| step.id).collect();
         ids.sort();

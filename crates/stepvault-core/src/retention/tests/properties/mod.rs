@@ -130,8 +130,11 @@ fn limits() -> impl Strategy<Value = LocalLimits> {
 }
 
 fn guards() -> impl Strategy<Value = Guards> {
-    (some_remotes(), option::of(0..6_u32))
-        .prop_map(|(required_remotes, maximum_deletions)| Guards { required_remotes, maximum_deletions })
+    (some_remotes(), option::of(0..6_u32)).prop_map(|(required_remotes, maximum_deletions)| Guards {
+        required_remotes,
+        maximum_deletions,
+        ..Guards::default()
+    })
 }
 
 fn dropped(plan: &RetentionPlan) -> BTreeSet<StepId> {
