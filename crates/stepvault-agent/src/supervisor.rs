@@ -1,7 +1,7 @@
 //! Starts all tasks, stops them, and returns the report.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use stepvault_core::{Error, ErrorKind, Observer, Result, RunName, StepId, Timestamp};
 use stepvault_engine::blocking::blocking;
@@ -234,6 +234,7 @@ impl Service {
             reporter: Reporter { status, observer },
             signals: Arc::new(Signals::new(self.options.remotes.len())),
             drain,
+            announced_event: OnceLock::new(),
             throughput,
             announcements: Arc::default(),
             cpu_share: self.cpu_share.clone(),
@@ -271,6 +272,7 @@ async fn conclude(shared: &Arc<Shared>, lost: &[NotDurable]) -> Result<AgentRepo
     write_drain_records(shared, &request, &report, deadline).await;
     // Without this, readers would see the state of two seconds before.
     let _ = timeout_at(deadline, status_files.write()).await;
+    notice::acknowledge(shared, &report, deadline).await;
     Ok(report)
 }
 

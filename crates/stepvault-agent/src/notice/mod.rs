@@ -3,6 +3,7 @@
 //! Each source is watched by its own task. A task without a source ends; one that finds a notice asks the service to
 //! stop, with the notice's deadline.
 
+mod azure;
 mod ec2;
 mod gce;
 mod metadata;
@@ -18,8 +19,11 @@ use stepvault_local::durable::read_bounded;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use self::metadata::Reply;
 use crate::shared::Shared;
 use crate::stop::StopReason;
+
+pub(crate) use self::azure::{AnnouncedEvent, acknowledge};
 
 /// Starts the tasks that watch for notices.
 pub(crate) fn watch(shared: &Arc<Shared>, tasks: &mut JoinSet<()>) {
@@ -30,9 +34,32 @@ pub(crate) fn watch(shared: &Arc<Shared>, tasks: &mut JoinSet<()>) {
     if let Some(endpoint) = options.gce_endpoint.clone() {
         tasks.spawn_local(gce::watch(Arc::clone(shared), endpoint));
     }
+    if let Some(endpoint) = options.azure_endpoint.clone() {
+        tasks.spawn_local(azure::watch(Arc::clone(shared), endpoint));
+    }
     if let Some(path) = options.drain_file.clone() {
         tasks.spawn_local(watch_file(Arc::clone(shared), path));
     }
+}
+
+/// Asks the service to stop for a provider's notice, which leaves this much time; with the configured deadline if it
+/// names none.
+fn request_stop(shared: &Shared, notice: String, left: Option<Duration>) {
+    let time = match left {
+        Some(left) => format!("the machine goes away in {} s", left.as_secs()),
+        None => "it names no time, and agent.drain-deadline applies".to_owned(),
+    };
+    shared.reporter.warn(&format!("received {notice}: {time}"));
+    shared.drain.stop.request(StopReason::Notice(notice), left.map(|left| Instant::now() + left));
+}
+
+/// Returns the time until `time` by the service's clock, because this machine's may be wrong and a notice is short; `None`
+/// if nothing is left.
+fn time_left(reply: &Reply, time: jiff::Timestamp) -> Option<Duration> {
+    let now = reply.date().unwrap_or_else(clock::now).seconds;
+    let seconds = u64::try_from(time.as_second().checked_sub(now)?).ok()?;
+    // Both are truncated to whole seconds: almost one second may already have passed.
+    Some(Duration::from_secs(seconds.saturating_sub(1))).filter(|left| !left.is_zero())
 }
 
 const INTERVAL: Duration = Duration::from_secs(1);

@@ -149,6 +149,8 @@ pub struct AgentSettings {
     pub cpu_share_percent: Option<u8>,
     /// Which providers' notices are polled.
     pub notices: Notices,
+    /// Whether Azure's event that ends the machine is acknowledged once the drain has left nothing.
+    pub acknowledges_notices: bool,
     /// Whether EC2's rebalance recommendation drains the service or only causes a warning.
     pub drains_on_rebalance: bool,
     /// A file whose appearance drains the service.
@@ -199,6 +201,8 @@ pub enum NoticeSource {
     Ec2,
     /// Compute Engine's metadata server: preemptions.
     Gce,
+    /// Azure's Scheduled Events: preemptions and terminations.
+    Azure,
 }
 
 /// `[restart]`

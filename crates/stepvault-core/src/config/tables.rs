@@ -129,6 +129,7 @@ fn agent(table: &mut Section<'_>) -> AgentSettings {
         nice: at_most(table, "nice", 0, 19, Some("10")).unwrap_or_default(),
         cpu_share_percent: at_most(table, "cpu-share-percent", 1, 100, None),
         notices: notices(table),
+        acknowledges_notices: table.boolean("acknowledge-notices", false),
         drains_on_rebalance: table
             .choice("rebalance", Some("warn"), &[("warn", false), ("drain", true)])
             .unwrap_or_default(),
@@ -179,7 +180,8 @@ fn notices(table: &mut Section<'_>) -> Notices {
                 } else {
                     format!("\"{word}\" is not a source of notices")
                 };
-                let hint = "write [\"auto\"], one or both of [\"ec2\", \"gce\"], or [] to disable notices";
+                let hint =
+                    "write [\"auto\"], some of [\"ec2\", \"gce\", \"azure\"], or [] to disable notices";
                 table.fault("notices", why, hint);
             }
         }

@@ -129,6 +129,8 @@ fn answer(
 const EC2_SECONDS: u64 = 120;
 /// Notice period of Compute Engine.
 const GCE_SECONDS: u64 = 30;
+/// Shortest notice period of an eviction on Azure.
+const AZURE_SECONDS: u64 = 30;
 
 /// Returns the notices and a finding about them; no finding if the command line gives the notice period.
 fn counted(settings: &Settings, given: Option<Duration>) -> (Vec<Notice>, Option<Finding>) {
@@ -141,13 +143,15 @@ fn counted(settings: &Settings, given: Option<Duration>) -> (Vec<Notice>, Option
     let options = NoticeOptions::of(agent, &|name| std::env::var(name).ok());
     let ec2 = options.ec2_endpoint.map(|_| NoticeSource::Ec2);
     let gce = options.gce_endpoint.map(|_| NoticeSource::Gce);
-    let asked: Vec<NoticeSource> = ec2.into_iter().chain(gce).collect();
+    let azure = options.azure_endpoint.map(|_| NoticeSource::Azure);
+    let asked: Vec<NoticeSource> = ec2.into_iter().chain(gce).chain(azure).collect();
     let named = agent.notices != Notices::Auto;
     let (sources, finding) = notices(&firmware(Path::new(DIRECTORY)), &asked, named);
     let of_source = |source| {
         let (kind, seconds) = match source {
             NoticeSource::Ec2 => ("spot", EC2_SECONDS),
             NoticeSource::Gce => ("preemption", GCE_SECONDS),
+            NoticeSource::Azure => ("preemption", AZURE_SECONDS),
         };
         notice(format!("{}'s {kind} notice of", provider(source)), seconds)
     };
