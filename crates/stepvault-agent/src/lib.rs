@@ -43,6 +43,7 @@ mod followed;
 mod messages;
 mod metrics;
 mod notice;
+pub mod notifications;
 mod options;
 mod other_writers;
 pub mod pause;

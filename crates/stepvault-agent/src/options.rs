@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepvault_core::config::{
-    AgentSettings, Config, Finding, LocalSettings, NoticeSource, Notices, RunSettings, Source,
+    AgentSettings, Config, Finding, LocalSettings, NoticeSource, Notices, NotifyTarget, RunSettings, Source,
     UploadSettings, faults_error, nearest,
 };
 use stepvault_core::starts::RestartLoopRule;
@@ -70,6 +70,8 @@ pub struct AgentOptions {
     pub profiles: Arc<ProfileSet>,
     /// The sources of notices that the machine will be reclaimed.
     pub notices: NoticeOptions,
+    /// The targets of notifications.
+    pub notify: Vec<NotifyTarget>,
     /// How the service begins and ends.
     pub lifecycle: Lifecycle,
 }
@@ -107,6 +109,7 @@ impl AgentOptions {
             attempt,
             profiles: Arc::new(profiles),
             notices: NoticeOptions::of(&config.agent, &|name| std::env::var(name).ok()),
+            notify: config.notify.clone(),
             lifecycle: Lifecycle {
                 restart_loop: Some(config.restart.restart_loop),
                 once,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use stepvault_core::timestamp::Timestamp;
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::agent_status::Reporter;
 use crate::announcements::Announcements;
 use crate::drain::state::DrainState;
-use crate::notice::AnnouncedEvent;
+use crate::notifications::Notifier;
 use crate::options::AgentOptions;
 use crate::report::RunStep;
 use crate::throughput::Throughput;
@@ -28,10 +28,9 @@ pub(crate) struct Shared {
     pub(crate) started_at: Timestamp,
     pub(crate) vault: VaultAccess,
     pub(crate) reporter: Reporter,
+    pub(crate) notifier: Notifier,
     pub(crate) signals: Arc<Signals>,
     pub(crate) drain: DrainState,
-    /// The provider's event that ends this machine, once it was announced.
-    pub(crate) announced_event: OnceLock<AnnouncedEvent>,
     pub(crate) throughput: Arc<Throughput>,
     pub(crate) announcements: Arc<Announcements>,
     /// The share of the processors that uploads may take until a stop is requested.

@@ -1,6 +1,6 @@
 //! Azure: evictions and terminations, from the Scheduled Events of the instance metadata service.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::{Method, StatusCode};
@@ -9,7 +9,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::{Instant, timeout_at};
 
 use super::metadata::{Metadata, Reply};
-use super::{request_stop, time_left};
+use super::request::{request_stop, time_left};
 use crate::report::AgentReport;
 use crate::shared::Shared;
 
@@ -67,7 +67,9 @@ impl ScheduledEvent {
     }
 }
 
-/// The event that ends this machine, to be acknowledged once the drain is over.
+/// The event that ends this machine, once there is one, to be acknowledged when the drain is over.
+pub(crate) type Announced = OnceLock<AnnouncedEvent>;
+
 #[derive(Debug)]
 pub(crate) struct AnnouncedEvent {
     metadata: Metadata,
@@ -101,7 +103,7 @@ async fn machine_name(metadata: &Metadata) -> Result<String> {
 
 /// Watches until there is a notice. On a machine that is not Azure's it ends after one query, unless the service is
 /// expected; that query does not enable the events.
-pub(super) async fn watch(shared: Arc<Shared>, endpoint: String) {
+pub(super) async fn watch(shared: Arc<Shared>, endpoint: String, announced: Arc<Announced>) {
     let reporter = &shared.reporter;
     let metadata = match Metadata::at(&endpoint) {
         Ok(metadata) => metadata,
@@ -126,9 +128,13 @@ pub(super) async fn watch(shared: Arc<Shared>, endpoint: String) {
     tracing::info!("watching for Azure preemptions and terminations");
     let (mut failures, mut patience) = (0_u32, FIRST_PATIENCE);
     loop {
-        match check(&shared, &metadata, &machine, patience).await {
-            Ok(true) => return,
-            Ok(false) => {
+        match check(&metadata, &machine, patience).await {
+            Ok(Some((text, left, event))) => {
+                // There is no other one: the watch ends with it.
+                let _ = announced.set(event);
+                return request_stop(&shared, text.to_owned(), left);
+            }
+            Ok(None) => {
                 (failures, patience) = (0, PATIENCE);
                 reporter.resolved("notices azure");
                 tokio::time::sleep(INTERVAL).await;
@@ -146,21 +152,21 @@ pub(super) async fn watch(shared: Arc<Shared>, endpoint: String) {
     }
 }
 
-/// One check; returns true once there is nothing more to learn.
-async fn check(shared: &Shared, metadata: &Metadata, machine: &str, patience: Duration) -> Result<bool> {
+/// The text of a notice, the time that it leaves, and the event.
+type Notice = (&'static str, Option<Duration>, AnnouncedEvent);
+
+/// Asks once for a notice.
+async fn check(metadata: &Metadata, machine: &str, patience: Duration) -> Result<Option<Notice>> {
     let reply = ask(metadata, EVENTS, patience).await?;
     let events = read::<Document>(EVENTS, &reply)?.events;
     let notices = events.into_iter().filter_map(|event| Some((event.notice_to(machine)?, event)));
     // The one that begins first; one that has begun names no time.
     let Some((text, event)) = notices.min_by_key(|(_, event)| left(&reply, event)) else {
-        return Ok(false);
+        return Ok(None);
     };
     let left = left(&reply, &event);
     let event = AnnouncedEvent { metadata: metadata.clone(), event_id: event.event_id };
-    // There is no other one: the watch ends with it.
-    let _ = shared.announced_event.set(event);
-    request_stop(shared, text.to_owned(), left);
-    Ok(true)
+    Ok(Some((text, left, event)))
 }
 
 /// Returns the time until the event may begin; `None` if it names no credible time.
@@ -171,8 +177,13 @@ fn left(reply: &Reply, event: &ScheduledEvent) -> Option<Duration> {
 
 /// Allows Azure to begin the event that was announced, if the configuration wants it and nothing in the vault is still
 /// needed. Azure then need not wait for the announced time.
-pub(crate) async fn acknowledge(shared: &Shared, report: &AgentReport, deadline: Instant) {
-    let Some(event) = shared.announced_event.get().filter(|_| shared.options.notices.acknowledges) else {
+pub(crate) async fn acknowledge(
+    shared: &Shared,
+    announced: &Announced,
+    report: &AgentReport,
+    deadline: Instant,
+) {
+    let Some(event) = announced.get().filter(|_| shared.options.notices.acknowledges) else {
         return;
     };
     if !report.is_safe_here() {

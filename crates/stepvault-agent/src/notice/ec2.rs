@@ -9,7 +9,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::Instant;
 
 use super::metadata::{Metadata, Reply};
-use super::{request_stop, time_left};
+use super::request::{request_stop, time_left};
 use crate::shared::Shared;
 
 /// The interval that AWS recommends.

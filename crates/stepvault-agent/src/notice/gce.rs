@@ -8,7 +8,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::Instant;
 
 use super::metadata::Metadata;
-use super::request_stop;
+use super::request::request_stop;
 use crate::pause::Pause;
 use crate::shared::Shared;
 

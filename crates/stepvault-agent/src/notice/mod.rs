@@ -7,6 +7,7 @@ mod azure;
 mod ec2;
 mod gce;
 mod metadata;
+mod request;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,14 +20,13 @@ use stepvault_local::durable::read_bounded;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use self::metadata::Reply;
 use crate::shared::Shared;
 use crate::stop::StopReason;
 
-pub(crate) use self::azure::{AnnouncedEvent, acknowledge};
+pub(crate) use self::azure::{Announced, acknowledge};
 
-/// Starts the tasks that watch for notices.
-pub(crate) fn watch(shared: &Arc<Shared>, tasks: &mut JoinSet<()>) {
+/// Starts the tasks that watch for notices. `announced` is set with an event that can be acknowledged.
+pub(crate) fn watch(shared: &Arc<Shared>, announced: &Arc<Announced>, tasks: &mut JoinSet<()>) {
     let options = &shared.options.notices;
     if let Some(endpoint) = options.ec2_endpoint.clone() {
         tasks.spawn_local(ec2::watch(Arc::clone(shared), endpoint));
@@ -35,31 +35,11 @@ pub(crate) fn watch(shared: &Arc<Shared>, tasks: &mut JoinSet<()>) {
         tasks.spawn_local(gce::watch(Arc::clone(shared), endpoint));
     }
     if let Some(endpoint) = options.azure_endpoint.clone() {
-        tasks.spawn_local(azure::watch(Arc::clone(shared), endpoint));
+        tasks.spawn_local(azure::watch(Arc::clone(shared), endpoint, Arc::clone(announced)));
     }
     if let Some(path) = options.drain_file.clone() {
         tasks.spawn_local(watch_file(Arc::clone(shared), path));
     }
-}
-
-/// Asks the service to stop for a provider's notice, which leaves this much time; with the configured deadline if it
-/// names none.
-fn request_stop(shared: &Shared, notice: String, left: Option<Duration>) {
-    let time = match left {
-        Some(left) => format!("the machine goes away in {} s", left.as_secs()),
-        None => "it names no time, and agent.drain-deadline applies".to_owned(),
-    };
-    shared.reporter.warn(&format!("received {notice}: {time}"));
-    shared.drain.stop.request(StopReason::Notice(notice), left.map(|left| Instant::now() + left));
-}
-
-/// Returns the time until `time` by the service's clock, because this machine's may be wrong and a notice is short; `None`
-/// if nothing is left.
-fn time_left(reply: &Reply, time: jiff::Timestamp) -> Option<Duration> {
-    let now = reply.date().unwrap_or_else(clock::now).seconds;
-    let seconds = u64::try_from(time.as_second().checked_sub(now)?).ok()?;
-    // Both are truncated to whole seconds: almost one second may already have passed.
-    Some(Duration::from_secs(seconds.saturating_sub(1))).filter(|left| !left.is_zero())
 }
 
 const INTERVAL: Duration = Duration::from_secs(1);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::finding::{Explained, Finding, Source};
 use super::key::KeyPath;
+use super::notify::NotifyTarget;
 use super::sources::FileText;
 use crate::retention::{KeepRules, LocalLimits};
 use crate::starts::{DemotionRule, RestartLoopRule};
@@ -19,6 +20,8 @@ pub struct Config {
     pub node: Option<NodeName>,
     /// The nodes that write each step together; if not given, the launcher's nodes, or this node alone.
     pub nodes: Option<NodeSet>,
+    /// The targets of notifications.
+    pub notify: Vec<NotifyTarget>,
     /// The local tier.
     pub local: LocalSettings,
     /// Uploads to all remotes.

@@ -45,6 +45,7 @@ pub(super) fn config(merged: &mut Merged) -> Config {
     let node = root.text("node", None).map(NodeName::new);
     let node = node.and_then(|node| root.take("node", node));
     let nodes = root.nodes("nodes");
+    let notify = root.targets("notify");
     let local = local(&mut root.table("local"));
     let upload = upload(&mut root.table("upload"));
     let agent = agent(&mut root.table("agent"));
@@ -61,6 +62,7 @@ pub(super) fn config(merged: &mut Merged) -> Config {
     Config {
         node,
         nodes,
+        notify,
         local,
         upload,
         agent,

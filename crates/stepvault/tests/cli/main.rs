@@ -45,6 +45,7 @@ mod kept_of_a_file;
 mod last_agent;
 mod layouts;
 mod not_the_store;
+mod notifications;
 mod other_users;
 mod outage;
 mod planned;
