@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use stepvault_agent::notifications::{Notifier, Occurrence};
 use stepvault_core::config::{Config, NotifyEvent, RestoreSync};
@@ -12,22 +11,18 @@ use stepvault_engine::restore::{RestoreRequest, Target, WantedSteps, restore};
 use stepvault_local::clock::SystemClock;
 use stepvault_local::probe::mounts::{Mounts, lost_with_machine};
 use stepvault_remote::store::ArchivePlace;
-use tokio::time::Instant;
 
 use super::RunArguments;
 use super::history::StartNote;
 use super::uploads::wait_for_uploads;
 use crate::commands::agent::served;
-use crate::commands::notify::{notifier, restored_older};
+use crate::commands::notify::restored_older;
 use crate::commands::restore::document::restored;
 use crate::commands::restore::{existing, handoff_options, restore_context};
 use crate::commands::starts::known_starts;
 use crate::context::{DefaultVault, Settings, Tiers, absolute, vault_beside};
 use crate::output::Report as _;
 use crate::session::Session;
-
-/// How long notifications of a start are tried.
-const NOTIFY_WITHIN: Duration = Duration::from_mins(5);
 
 /// The step that a trainer resumes from.
 #[derive(Debug, Clone)]
@@ -65,9 +60,9 @@ pub(super) async fn restore_step(
     place: &Place,
     tiers: &Tiers,
     note: &StartNote,
+    notifier: &Notifier,
 ) -> Result<Option<RestoredStep>> {
-    let notifier = notifier(tiers);
-    let demoted = look_back(tiers, note, &notifier).await;
+    let demoted = look_back(tiers, note, notifier).await;
     if arguments.step.is_none() && arguments.attempt.is_none() {
         wait_for_uploads(session, tiers, place.settings.config.restart.wait_for_uploads).await;
     }
@@ -97,8 +92,6 @@ pub(super) async fn restore_step(
     if let Some(occurrence) = restored_older(tiers.run_name(), &report.plan) {
         notifier.notify(occurrence);
     }
-    // The trainer is not kept waiting.
-    tokio::spawn(async move { notifier.finish(Instant::now() + NOTIFY_WITHIN).await });
     let handoff = report.plan.handoff.as_ref();
     let restored_step = RestoredStep {
         id: report.plan.id,
