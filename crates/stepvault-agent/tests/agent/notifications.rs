@@ -203,6 +203,26 @@ async fn an_upload_that_is_read_back_with_other_bytes_notifies() {
 }
 
 #[tokio::test]
+async fn a_service_goes_on_while_a_receiver_hangs() {
+    let (node, receiver, server) = (Node::new(), WebhookReceiver::start(), StrictS3::start());
+    receiver.answer_always(WebhookAnswer::Hang);
+    server.faults().inject("GET", "model.safetensors", u64::MAX, FaultAction::FlipBit);
+    let s3 = node.s3_remote_with("s3", &server, 60, |settings| settings.read_back = ReadBack::Always).await;
+    let mut options = node.options(vec![node.directory_remote("disk").await, s3]);
+    options.notify = to(&receiver);
+    let service = node.start(options);
+    node.save_small(7, 5);
+    node.until("the request that hangs", || !receiver.requests().is_empty()).await;
+    for step in [8, 9] {
+        node.save_small(step, 5);
+        node.until_durable("disk", step).await;
+    }
+    service.ask_to_stop(StopReason::Signal, Some(std::time::Instant::now() + Duration::from_secs(3)));
+    assert!(!service.ended().unwrap().is_durable());
+    assert_eq!(node.recorder.lines_with("not every notification was delivered").len(), 1);
+}
+
+#[tokio::test]
 async fn a_restart_loop_notifies_once_however_often_it_goes_on() {
     let (node, receiver) = (Node::new(), WebhookReceiver::start());
     let mut options: AgentOptions = node.disk_options().await;
