@@ -44,6 +44,7 @@ pub mod http;
 mod messages;
 mod metrics;
 mod notice;
+pub mod notifications;
 mod options;
 mod other_writers;
 pub mod pause;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepvault_core::config::{
-    AgentSettings, Config, Finding, LocalSettings, NoticeSource, Notices, RunSettings, Source,
+    AgentSettings, Config, Finding, LocalSettings, NoticeSource, Notices, NotifyTarget, RunSettings, Source,
     UploadSettings, faults_error, nearest,
 };
 use stepvault_core::starts::RestartLoopRule;
@@ -96,6 +96,8 @@ pub struct AgentOptions {
     pub profiles: Arc<ProfileSet>,
     /// The sources of notices that the machine will be reclaimed.
     pub notices: NoticeOptions,
+    /// The targets of notifications.
+    pub notify: Vec<NotifyTarget>,
     /// How the service begins and ends.
     pub lifecycle: Lifecycle,
 }
@@ -135,6 +137,7 @@ impl AgentOptions {
             attempt,
             profiles: Arc::new(profiles),
             notices: NoticeOptions::of(&config.agent, &|name| std::env::var(name).ok()),
+            notify: config.notify.clone(),
             lifecycle: Lifecycle {
                 restart_loop: Some(config.restart.restart_loop),
                 once,
@@ -251,6 +254,7 @@ const EC2_ENDPOINT: &str = "http://169.254.169.254";
 const EC2_ENDPOINT_IPV6: &str = "http://[fd00:ec2::254]";
 /// By address: where there is no such service, its name would be looked up in the network.
 const GCE_HOST: &str = "169.254.169.254";
+const AZURE_ENDPOINT: &str = "http://169.254.169.254";
 
 /// The sources of notices; none by default.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -259,8 +263,12 @@ pub struct NoticeOptions {
     pub ec2_endpoint: Option<String>,
     /// The Compute Engine metadata server, if it is to be queried.
     pub gce_endpoint: Option<String>,
+    /// The Azure metadata service, if it is to be queried.
+    pub azure_endpoint: Option<String>,
     /// Whether these are expected to answer: then silence causes a warning, and they are queried again.
     pub expected: bool,
+    /// Whether Azure's event is acknowledged once the drain has left nothing.
+    pub acknowledges: bool,
     /// Whether EC2's rebalance recommendation drains the service.
     pub drains_on_rebalance: bool,
     /// A file that drains the service when it appears.
@@ -281,10 +289,13 @@ impl NoticeOptions {
             if ipv6 { EC2_ENDPOINT_IPV6 } else { EC2_ENDPOINT }.to_owned()
         });
         let gce = given("GCE_METADATA_HOST").unwrap_or_else(|| GCE_HOST.to_owned());
+        let azure = given("AZURE_POD_IDENTITY_AUTHORITY_HOST").unwrap_or_else(|| AZURE_ENDPOINT.to_owned());
         let asks_ec2 = wanted(NoticeSource::Ec2) && !is("AWS_EC2_METADATA_DISABLED", "true");
         Self {
             ec2_endpoint: asks_ec2.then_some(ec2),
             gce_endpoint: wanted(NoticeSource::Gce).then(|| format!("http://{gce}")),
+            azure_endpoint: wanted(NoticeSource::Azure).then_some(azure),
+            acknowledges: settings.acknowledges_notices,
             expected: settings.notices != Notices::Auto,
             drains_on_rebalance: settings.drains_on_rebalance,
             drain_file: settings.drain_file.clone(),
@@ -383,15 +394,19 @@ mod tests {
         let options = of(Notices::Auto, &[]);
         assert_eq!(options.ec2_endpoint.as_deref(), Some("http://169.254.169.254"));
         assert_eq!(options.gce_endpoint.as_deref(), Some("http://169.254.169.254"));
+        assert_eq!(options.azure_endpoint.as_deref(), Some("http://169.254.169.254"));
         assert!(!options.expected);
         let elsewhere = [
             ("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:1338/"),
             ("GCE_METADATA_HOST", "127.0.0.1:1339"),
+            ("AZURE_POD_IDENTITY_AUTHORITY_HOST", "http://127.0.0.1:1340"),
         ];
-        let options = of(Notices::From(vec![NoticeSource::Ec2, NoticeSource::Gce]), &elsewhere);
+        let all = vec![NoticeSource::Ec2, NoticeSource::Gce, NoticeSource::Azure];
+        let options = of(Notices::From(all), &elsewhere);
         assert_eq!(options.ec2_endpoint.as_deref(), Some("http://127.0.0.1:1338/"));
         assert_eq!(options.gce_endpoint.as_deref(), Some("http://127.0.0.1:1339"));
-        assert!(options.expected);
+        assert_eq!(options.azure_endpoint.as_deref(), Some("http://127.0.0.1:1340"));
+        assert!(options.expected && !options.acknowledges);
         let ipv6 = of(Notices::Auto, &[("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE", "IPv6")]);
         assert_eq!(ipv6.ec2_endpoint.as_deref(), Some("http://[fd00:ec2::254]"));
         let disabled = of(Notices::Auto, &[("AWS_EC2_METADATA_DISABLED", "true")]);
@@ -401,7 +416,7 @@ mod tests {
     #[test]
     fn only_what_is_named_is_asked() {
         let options = of(Notices::From(vec![]), &[]);
-        assert_eq!((options.ec2_endpoint, options.gce_endpoint), (None, None));
+        assert_eq!((options.ec2_endpoint, options.gce_endpoint, options.azure_endpoint), (None, None, None));
         let options = of(Notices::From(vec![NoticeSource::Gce]), &[]);
         assert!(options.ec2_endpoint.is_none() && options.gce_endpoint.is_some());
     }

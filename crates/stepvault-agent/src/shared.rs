@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::agent_status::Reporter;
 use crate::announcements::Announcements;
 use crate::drain::state::DrainState;
+use crate::notifications::Notifier;
 use crate::options::AgentOptions;
 use crate::report::RunStep;
 use crate::throughput::Throughput;
@@ -27,6 +28,7 @@ pub(crate) struct Shared {
     pub(crate) started_at: Timestamp,
     pub(crate) vault: VaultAccess,
     pub(crate) reporter: Reporter,
+    pub(crate) notifier: Notifier,
     pub(crate) signals: Arc<Signals>,
     pub(crate) drain: DrainState,
     pub(crate) throughput: Arc<Throughput>,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use stepvault_core::config::NotifyEvent;
 use stepvault_core::starts::{End, Ending, RestartLoopRule, Start, StartedProgram, restart_loop};
 use stepvault_core::{NodeName, Result, RunName};
 use stepvault_engine::node_records::{read_starts, write_starts};
@@ -10,6 +11,7 @@ use stepvault_local::{Vault, clock, process};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use crate::notifications::Occurrence;
 use crate::remotes::remotes_of;
 use crate::shared::Shared;
 use crate::stop::StopRequest;
@@ -146,7 +148,11 @@ impl HistoryCopies {
         let Shared { options, reporter, .. } = &*self.shared;
         let (node, now) = (options.node(), clock::now());
         if let Some(found) = restart_loop(history, &self.run, node, StartedProgram::Agent, self.rule, now) {
-            reporter.warn_of_cause("restart loop", "restart loop", &found.to_string());
+            if reporter.status.is_new_warning("restart loop", "restart loop") {
+                reporter.warn(&found.to_string());
+                let occurrence = Occurrence::new(NotifyEvent::RestartLoop, &self.run, found.to_string());
+                self.shared.notifier.notify(occurrence.cause("restart loop of the agent"));
+            }
             reporter.status.restart_loop(found);
         }
     }

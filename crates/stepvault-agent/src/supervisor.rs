@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
+use stepvault_core::config::NotifyEvent;
 use stepvault_core::{Error, ErrorKind, Observer, Result, RunName, StepId, Timestamp};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::cpu_share::CpuShare;
@@ -10,7 +12,7 @@ use stepvault_local::ownership::Parents;
 use stepvault_local::{Vault, clock};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinSet, LocalSet};
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout_at};
 
 use crate::agent_status::{AgentStatus, Reporter};
 use crate::assembly::Tasks;
@@ -22,6 +24,7 @@ use crate::final_report::final_report;
 use crate::followed::Followed;
 use crate::metrics::{AgentObserver, Metrics};
 use crate::notice;
+use crate::notifications::{LAST_MOMENTS, Notifier, Occurrence};
 use crate::options::AgentOptions;
 use crate::priority::Priority;
 use crate::remotes::{ServedRun, served_runs, with_timeouts};
@@ -86,6 +89,9 @@ fn lowered(options: &AgentOptions, observer: &dyn Observer) -> Option<Priority> 
     };
     lowered.inspect_err(warn).ok()
 }
+
+/// Interval at which the problems of the health check are looked for, to notify of them.
+const PROBLEMS_INTERVAL: Duration = Duration::from_secs(15);
 
 /// How serving one vault ended.
 enum Served {
@@ -167,13 +173,14 @@ impl Service {
             shared: Arc::clone(&shared),
             followed: self.followed.clone(),
             runs,
-            metrics,
+            metrics: Arc::clone(&metrics),
             ended: told,
             waits: Semaphore::new(MAX_WAITS),
         };
         let control = Control::start(control_state, ended).await?;
         // All tasks stay on the caller's thread: long operations run in the engine's own tasks and on blocking threads.
-        let life = Box::pin(live(&shared, self.followed.as_ref(), &watch, tasks));
+        let announced = Arc::<notice::Announced>::default();
+        let life = Box::pin(live(&shared, self.followed.as_ref(), &watch, tasks, &metrics, &announced));
         let lived = LocalSet::new().run_until(life).await;
         if let Ok(Lived::VaultGone) = lived {
             own_start.abandon();
@@ -183,7 +190,7 @@ impl Service {
         }
         own_start.record_end(self.stop.requested(), &lived).await;
         lived?;
-        let report = conclude(&shared, lost).await;
+        let report = conclude(&shared, &announced, lost).await;
         control.end(report.as_ref().ok()).await;
         drop(watch);
         report.map(|report| Served::Ended(Box::new(report)))
@@ -227,11 +234,18 @@ impl Service {
             throughput: Arc::clone(&throughput),
             next: Arc::clone(&self.observer),
         });
+        let notifier = Notifier::start(
+            &self.options.notify,
+            self.options.node().clone(),
+            Some(vault.clone()),
+            Arc::clone(&self.observer),
+        );
         let shared = Shared {
             options: Arc::clone(&self.options),
             started_at: self.started_at,
             vault: VaultAccess::new(vault.clone()),
             reporter: Reporter { status, observer },
+            notifier,
             signals: Arc::new(Signals::new(self.options.remotes.len())),
             drain,
             throughput,
@@ -253,12 +267,18 @@ impl Service {
 }
 
 /// Writes the status files and the report; after a drain, within its remaining time.
-async fn conclude(shared: &Arc<Shared>, lost: &[NotDurable]) -> Result<AgentReport> {
+async fn conclude(
+    shared: &Arc<Shared>,
+    announced: &notice::Announced,
+    lost: &[NotDurable],
+) -> Result<AgentReport> {
     let (drain, status_files) = (&shared.drain, StatusFiles::new(Arc::clone(shared)));
     let report = final_report(shared, lost);
     let (Some(request), Some(deadline)) = (drain.stop.requested(), drain.record_deadline()) else {
         status_files.write().await;
-        return report.await;
+        let report = report.await?;
+        notify_of_what_is_left(shared, &report, Instant::now() + LAST_MOMENTS).await;
+        return Ok(report);
     };
     // First the report, which separates durable from lost steps. If it fails, an error is returned: any other report
     // would look like success.
@@ -271,7 +291,17 @@ async fn conclude(shared: &Arc<Shared>, lost: &[NotDurable]) -> Result<AgentRepo
     write_drain_records(shared, &request, &report, deadline).await;
     // Without this, readers would see the state of two seconds before.
     let _ = timeout_at(deadline, status_files.write()).await;
+    notify_of_what_is_left(shared, &report, deadline.min(Instant::now() + LAST_MOMENTS)).await;
+    notice::acknowledge(shared, announced, &report, deadline).await;
     Ok(report)
+}
+
+/// Notifies of the steps that are not durable, and waits for the delivery of all notifications.
+async fn notify_of_what_is_left(shared: &Shared, report: &AgentReport, deadline: Instant) {
+    for occurrence in Occurrence::of_steps_left(&report.left.not_durable) {
+        shared.notifier.notify(occurrence);
+    }
+    shared.notifier.finish(deadline).await;
 }
 
 /// How the tasks ended.
@@ -289,6 +319,8 @@ async fn live(
     followed: Option<&Arc<Followed>>,
     watch: &VaultWatch,
     tasks: Tasks,
+    metrics: &Arc<Metrics>,
+    announced: &Arc<notice::Announced>,
 ) -> Result<Lived> {
     let Tasks { mut sealer, attempts, upload_workers, local, prunes, tier, other_writers } = tasks;
     let (once, signals, drain) = (shared.options.lifecycle.once, &shared.signals, &shared.drain);
@@ -316,7 +348,8 @@ async fn live(
     beside.spawn_local(announce_plans(planners, Arc::clone(shared)));
     beside.spawn_local(report_earlier_drains(Arc::clone(shared)));
     if !once {
-        notice::watch(shared, &mut beside);
+        beside.spawn_local(notify_of_problems(Arc::clone(shared), Arc::clone(metrics)));
+        notice::watch(shared, announced, &mut beside);
         beside.spawn_local(other_writers.work());
     }
     let life = async {
@@ -354,6 +387,17 @@ async fn live(
     running.shutdown().await;
     beside.shutdown().await;
     lived
+}
+
+/// Notifies of the problems that the health check reports.
+async fn notify_of_problems(shared: Arc<Shared>, metrics: Arc<Metrics>) {
+    loop {
+        tokio::time::sleep(PROBLEMS_INTERVAL).await;
+        for (run, remote, text) in metrics.problems_of_remotes() {
+            let occurrence = Occurrence::new(NotifyEvent::NotDurable, &run, text).remote(&remote);
+            shared.notifier.notify(occurrence.cause(format!("failing {remote}")));
+        }
+    }
 }
 
 /// Returns when the next agent may do the rest: what can be sealed is sealed, and a process waits until it may start one.

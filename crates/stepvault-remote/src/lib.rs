@@ -73,3 +73,4 @@ pub mod retry;
 #[cfg(feature = "s3")]
 pub mod s3;
 pub mod store;
+pub mod webhook;

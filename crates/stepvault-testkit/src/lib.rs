@@ -15,7 +15,8 @@
 //! - [`peers`]: servers of other projects (moto, fake-gcs-server), as a second opinion.
 //! - [`network`], [`relay`]: links between processes that can be cut or that damage bytes.
 //! - [`tls`]: TLS in front of a server, with valid and invalid certificates.
-//! - [`metadata`]: the metadata services of EC2 and Compute Engine.
+//! - [`metadata`]: the metadata services of EC2, Compute Engine and Azure.
+//! - [`webhook`]: a receiver of notifications.
 //! - [`process`], [`users`]: the program under test, run with nothing of the machine's environment.
 //! - [`tree`], [`random`]: files and bytes, made from a seed and compared.
 //! - [`mutations`]: inputs of fuzz targets, changed at random.
@@ -58,3 +59,4 @@ pub mod tls;
 pub mod torch;
 pub mod tree;
 pub mod users;
+pub mod webhook;

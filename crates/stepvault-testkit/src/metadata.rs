@@ -1,4 +1,4 @@
-//! Instance metadata services on loopback: the notices of EC2 and Compute Engine, and the credentials of an EC2
+//! Instance metadata services on loopback: the notices of EC2, Compute Engine and Azure, and the credentials of an EC2
 //! instance's role.
 //!
 //! Paths, headers and statuses follow the providers' documentation. Every token is checked, and a request without the
@@ -14,6 +14,7 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode};
+use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::serve::ServerHandle;
@@ -31,9 +32,21 @@ struct Said {
     role_credentials: Option<String>,
     tokens: BTreeMap<String, Instant>,
     tokens_made: u64,
+    azure: Option<Azure>,
     requests: Vec<String>,
     /// Another server, to which every request is redirected.
     redirect_to: Option<String>,
+}
+
+/// The state of Azure's service.
+#[derive(Debug)]
+struct Azure {
+    machine: String,
+    /// How long the first answer about events takes.
+    first_takes: Duration,
+    document_incarnation: u64,
+    events: Vec<Value>,
+    acknowledged: Vec<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -73,6 +86,52 @@ impl FakeMetadata {
         let service = Self::start();
         service.said(|said| said.is_gce = true);
         service
+    }
+
+    /// Starts a service that behaves like Azure, on a virtual machine of this name.
+    pub fn azure(machine: &str) -> Self {
+        let service = Self::start();
+        let azure = Azure {
+            machine: machine.to_owned(),
+            first_takes: Duration::ZERO,
+            document_incarnation: 1,
+            events: Vec::new(),
+            acknowledged: Vec::new(),
+        };
+        service.said(|said| said.azure = Some(azure));
+        service
+    }
+
+    /// Makes the first answer about Azure's events take this long, as the real one may while it enables them.
+    pub fn first_events_take(&self, time: Duration) {
+        self.said(|said| said.azure.iter_mut().for_each(|azure| azure.first_takes = time));
+    }
+
+    /// Schedules an event of Azure for these machines, not before a time in the format of HTTP, or in progress if it is
+    /// empty. Returns its id.
+    pub fn schedule(&self, event_type: &str, machines: &[&str], not_before: &str) -> String {
+        self.said(|said| {
+            let azure = said.azure.as_mut().expect("a service of Azure");
+            azure.document_incarnation += 1;
+            let id = format!("C7061BAC-AFDC-4513-B24B-AA5F13A1612{}", azure.events.len());
+            azure.events.push(json!({
+                "EventId": id,
+                "EventStatus": if not_before.is_empty() { "Started" } else { "Scheduled" },
+                "EventType": event_type,
+                "ResourceType": "VirtualMachine",
+                "Resources": machines,
+                "NotBefore": not_before,
+                "Description": "",
+                "EventSource": "Platform",
+                "DurationInSeconds": -1,
+            }));
+            id
+        })
+    }
+
+    /// Returns the ids of Azure's events that were acknowledged, in order.
+    pub fn acknowledged(&self) -> Vec<String> {
+        self.said(|said| said.azure.as_ref().map(|azure| azure.acknowledged.clone()).unwrap_or_default())
     }
 
     fn said<T>(&self, change: impl FnOnce(&mut Said) -> T) -> T {
@@ -126,12 +185,12 @@ impl FakeMetadata {
 }
 
 async fn answer(State(shared): State<Shared>, request: Request) -> Response {
-    let (request, _) = request.into_parts();
+    let (request, body) = request.into_parts();
     let path = request.uri.path().to_owned();
-    let (is_gce, redirect_to) = {
+    let (is_gce, is_azure, redirect_to) = {
         let mut said = shared.said.lock().unwrap_or_else(PoisonError::into_inner);
         said.requests.push(format!("{} {}", request.method, request.uri));
-        (said.is_gce, said.redirect_to.clone())
+        (said.is_gce, said.azure.is_some(), said.redirect_to.clone())
     };
     if let Some(endpoint) = redirect_to {
         let mut response = plain(StatusCode::FOUND, "");
@@ -141,6 +200,10 @@ async fn answer(State(shared): State<Shared>, request: Request) -> Response {
     }
     if is_gce && path == "/computeMetadata/v1/instance/preempted" {
         return preempted(&shared, &request).await;
+    }
+    if is_azure && path.starts_with("/metadata/") {
+        let body = axum::body::to_bytes(body, 64 << 10).await.unwrap_or_default();
+        return azure(&shared, &request, &body).await;
     }
     let mut said = shared.said.lock().unwrap_or_else(PoisonError::into_inner);
     if !said.is_ec2 {
@@ -193,6 +256,60 @@ fn ec2(said: &mut Said, method: &Method, path: &str, headers: &HeaderMap) -> Res
     match there {
         Some(body) => plain(StatusCode::OK, body.clone()),
         None => plain(StatusCode::NOT_FOUND, ""),
+    }
+}
+
+/// As <https://learn.microsoft.com/azure/virtual-machines/linux/scheduled-events> describes it.
+async fn azure(shared: &Shared, request: &Parts, body: &[u8]) -> Response {
+    let header = |name: &str| request.headers.get(name).and_then(|value| value.to_str().ok());
+    let (path, query) = (request.uri.path(), request.uri.query().unwrap_or_default());
+    if header("metadata") != Some("true") || header("x-forwarded-for").is_some() {
+        return plain(StatusCode::BAD_REQUEST, "Bad request. Required metadata header not specified");
+    }
+    let held = {
+        let mut said = shared.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let azure = said.azure.as_mut().expect("a service of Azure");
+        match path {
+            "/metadata/scheduledevents" => std::mem::take(&mut azure.first_takes),
+            _ => Duration::ZERO,
+        }
+    };
+    tokio::time::sleep(held).await;
+    let mut said = shared.said.lock().unwrap_or_else(PoisonError::into_inner);
+    let azure = said.azure.as_mut().expect("a service of Azure");
+    match (request.method.as_str(), path, query) {
+        ("GET", "/metadata/instance/compute", "api-version=2021-02-01") => {
+            let document = json!({ "azEnvironment": "AzurePublicCloud", "name": azure.machine });
+            plain(StatusCode::OK, document.to_string())
+        }
+        ("GET", "/metadata/scheduledevents", "api-version=2020-07-01") => {
+            let document =
+                json!({ "DocumentIncarnation": azure.document_incarnation, "Events": azure.events });
+            plain(StatusCode::OK, document.to_string())
+        }
+        ("POST", "/metadata/scheduledevents", "api-version=2020-07-01") => azure.start(body),
+        _ => plain(StatusCode::BAD_REQUEST, "Bad request. api-version is invalid or was not specified"),
+    }
+}
+
+impl Azure {
+    /// Begins the events that a request names.
+    fn start(&mut self, body: &[u8]) -> Response {
+        let request: Value = serde_json::from_slice(body).unwrap_or_default();
+        let wanted = request["StartRequests"].as_array().cloned().unwrap_or_default();
+        let mut ids: Vec<String> =
+            wanted.iter().filter_map(|one| Some(one["EventId"].as_str()?.to_owned())).collect();
+        ids.retain(|id| self.events.iter().any(|event| event["EventId"] == *id));
+        if ids.is_empty() {
+            return plain(StatusCode::BAD_REQUEST, "");
+        }
+        self.document_incarnation += 1;
+        for event in self.events.iter_mut().filter(|event| ids.iter().any(|id| event["EventId"] == *id)) {
+            event["EventStatus"] = "Started".into();
+            event["NotBefore"] = "".into();
+        }
+        self.acknowledged.extend(ids);
+        plain(StatusCode::OK, "")
     }
 }
 

@@ -63,6 +63,7 @@ impl TestCommand {
             ("AWS_EC2_METADATA_DISABLED", "true"),
             ("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:1"),
             ("GCE_METADATA_HOST", "127.0.0.1:1"),
+            ("AZURE_POD_IDENTITY_AUTHORITY_HOST", "http://127.0.0.1:1"),
             ("RUST_BACKTRACE", "1"),
         ]);
         command

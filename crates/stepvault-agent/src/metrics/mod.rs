@@ -287,6 +287,11 @@ impl Metrics {
 
     /// Returns the problems that keep the service from its work; empty when there are none.
     pub(crate) fn problems(&self) -> Vec<String> {
+        self.problems_of_remotes().into_iter().map(|(run, _, problem)| format!("{run}: {problem}")).collect()
+    }
+
+    /// Returns them without the run's name in the text, with the run and the remote of each.
+    pub(crate) fn problems_of_remotes(&self) -> Vec<(RunName, RemoteName, String)> {
         let moved_at = self.moved_at.lock().clone();
         let mut problems = Vec::new();
         for served in self.runs.iter() {
@@ -296,7 +301,8 @@ impl Metrics {
             for remote in counted.filter(|remote| is_required(remote) || !some_required) {
                 let (run, remote) = (served.name(), remote.name());
                 let state = self.status.remote(run, remote);
-                problems.extend(problem(run, remote, &state, moved_at.get(remote).copied()));
+                let problem = problem(&state, remote, moved_at.get(remote).copied());
+                problems.extend(problem.map(|text| (run.clone(), remote.clone(), text)));
             }
         }
         problems
@@ -368,20 +374,20 @@ const AWAY_FOR: Duration = Duration::from_mins(5);
 /// How long an upload may make no progress.
 const STILL_FOR: Duration = Duration::from_mins(15);
 
-/// Returns the problem of one run on one remote, to which bytes were last `sent` for any run.
-fn problem(run: &RunName, remote: &RemoteName, state: &RemoteState, sent: Option<Instant>) -> Option<String> {
+/// Returns the problem of a run on a remote, to which bytes were last `sent` for any run.
+fn problem(state: &RemoteState, remote: &RemoteName, sent: Option<Instant>) -> Option<String> {
     if let Some(since) = state.failing_since
         && since.elapsed() >= AWAY_FOR
     {
         let seconds = since.elapsed().as_secs();
         let why = state.fault.as_ref().map_or("unknown cause", |fault| &fault.reason);
-        return Some(format!("{run}: uploads to {remote} have failed for {seconds} s: {why}"));
+        return Some(format!("uploads to {remote} have failed for {seconds} s: {why}"));
     }
     let id = state.uploading?;
     let moved_at = state.moved_at.max(sent)?;
     (moved_at.elapsed() >= STILL_FOR).then(|| {
         let seconds = moved_at.elapsed().as_secs();
-        format!("{run}: the upload of {id} to {remote} has not progressed for {seconds} s")
+        format!("the upload of {id} to {remote} has not progressed for {seconds} s")
     })
 }
 
@@ -426,7 +432,7 @@ mod tests {
         uploading: bool,
         moves_after: Option<Duration>,
     ) -> Option<String> {
-        let (run, remote) = ("demo/a".parse().unwrap(), "main".parse().unwrap());
+        let remote = "main".parse().unwrap();
         let begun = Instant::now();
         let state = RemoteState {
             uploading: uploading.then(|| StepId::from_label("000000000007.a1").unwrap()),
@@ -436,7 +442,7 @@ mod tests {
             ..RemoteState::default()
         };
         tokio::time::advance(later).await;
-        problem(&run, &remote, &state, moves_after.map(|after| begun + after))
+        problem(&state, &remote, moves_after.map(|after| begun + after))
     }
 
     #[tokio::test(start_paused = true)]
@@ -444,7 +450,7 @@ mod tests {
         assert_eq!(said_after(AWAY_FOR / 2, true, false, None).await, None);
         assert_eq!(
             said_after(AWAY_FOR, true, false, None).await.unwrap(),
-            "demo/a: uploads to main have failed for 300 s: cannot reach it"
+            "uploads to main have failed for 300 s: cannot reach it"
         );
     }
 
@@ -454,7 +460,7 @@ mod tests {
         assert_eq!(said_after(STILL_FOR, false, true, Some(STILL_FOR / 2)).await, None);
         assert_eq!(
             said_after(STILL_FOR, false, true, None).await.unwrap(),
-            "demo/a: the upload of step 7 (attempt 1) to main has not progressed for 900 s"
+            "the upload of step 7 (attempt 1) to main has not progressed for 900 s"
         );
     }
 }

@@ -9,9 +9,8 @@ use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::Instant;
 
 use super::metadata::{Metadata, Reply};
+use super::request::{request_stop, time_left};
 use crate::shared::Shared;
-use crate::stop::StopReason;
-use stepvault_local::clock;
 
 /// The interval that AWS recommends.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -139,12 +138,9 @@ pub(super) async fn watch(shared: Arc<Shared>, endpoint: String) {
 
 /// One check; returns true once there is nothing more to learn.
 async fn check(service: &mut Service, shared: &Shared, recommended: &mut bool) -> Result<bool> {
-    let drain = &shared.drain;
     if let Some(reply) = service.get(ACTION).await? {
         let (text, left) = notice(&reply);
-        tracing::warn!("{text}");
-        let deadline = left.map(|left| Instant::now() + left);
-        drain.stop.request(StopReason::Notice(text), deadline);
+        request_stop(shared, text, left);
         return Ok(true);
     }
     if *recommended {
@@ -157,9 +153,9 @@ async fn check(service: &mut Service, shared: &Shared, recommended: &mut bool) -
             .unwrap_or_default();
         let text = format!("an EC2 rebalance recommendation{since}");
         if shared.options.notices.drains_on_rebalance {
-            drain.stop.request(StopReason::Notice(text), None);
+            request_stop(shared, text, None);
         } else {
-            drain.reclaim_expected.cancel();
+            shared.drain.reclaim_expected.cancel();
             let text = format!(
                 "{text}: this machine may be reclaimed at any time; from now on, steps closest to durable are \
                  uploaded first"
@@ -175,17 +171,8 @@ fn notice(reply: &Reply) -> (String, Option<Duration>) {
     let Ok(told) = serde_json::from_str::<InstanceAction>(&reply.body) else {
         return ("an EC2 spot notice".to_owned(), None);
     };
-    // By the service's clock: this machine's may be wrong, and a notice lasts two minutes.
-    let now = reply.date().unwrap_or_else(clock::now).seconds;
-    let left = told
-        .time
-        .parse::<jiff::Timestamp>()
-        .ok()
-        .and_then(|time| u64::try_from(time.as_second().checked_sub(now)?).ok())
-        // Both are truncated to whole seconds: almost one second may already have passed.
-        .map(|seconds| seconds.saturating_sub(1))
-        .filter(|seconds| *seconds > 0)
-        .map(|seconds| Duration::from_secs(seconds).min(LONGEST_NOTICE));
+    let time = told.time.parse::<jiff::Timestamp>().ok();
+    let left = time.and_then(|time| time_left(reply, time)).map(|left| left.min(LONGEST_NOTICE));
     let action: String = told.action.chars().filter(char::is_ascii_alphanumeric).take(32).collect();
     (format!("an EC2 spot notice ({action})"), left)
 }

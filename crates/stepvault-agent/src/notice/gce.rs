@@ -8,9 +8,9 @@ use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::Instant;
 
 use super::metadata::Metadata;
+use super::request::request_stop;
 use crate::pause::Pause;
 use crate::shared::Shared;
-use crate::stop::StopReason;
 
 /// The time between notice and preemption.
 const NOTICE: Duration = Duration::from_secs(30);
@@ -119,6 +119,5 @@ pub(super) async fn watch(shared: Arc<Shared>, endpoint: String) {
             }
         }
     }
-    let reason = StopReason::Notice("a Compute Engine preemption notice".to_owned());
-    shared.drain.stop.request(reason, Some(Instant::now() + NOTICE));
+    request_stop(&shared, "a Compute Engine preemption notice".to_owned(), Some(NOTICE));
 }

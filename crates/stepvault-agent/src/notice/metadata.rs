@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::header::{CONNECTION, DATE, HOST};
 use http::uri::Scheme;
 use http::{HeaderMap, Method, Request, StatusCode, Uri};
-use http_body_util::{BodyExt as _, Empty, Limited};
+use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use stepvault_core::{Error, ErrorKind, Result, Timestamp};
@@ -79,7 +79,7 @@ impl Metadata {
         })
     }
 
-    /// Sends one request.
+    /// Sends one request without a body.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`] when there is no answer within `patience`.
@@ -90,11 +90,26 @@ impl Metadata {
         headers: &[(&str, &str)],
         patience: Duration,
     ) -> Result<Reply> {
+        self.send(method, path, headers, String::new(), patience).await
+    }
+
+    /// Sends one request.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`] when there is no answer within `patience`.
+    pub(super) async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: String,
+        patience: Duration,
+    ) -> Result<Reply> {
         let fault = || {
             Error::new(ErrorKind::Unreachable, "cannot query the metadata service")
                 .on(format!("{}{path}", self.endpoint))
         };
-        match timeout(patience, self.exchange(method, path, headers)).await {
+        match timeout(patience, self.exchange(method, path, headers, body)).await {
             Ok(Ok(reply)) => Ok(reply),
             Ok(Err(error)) => Err(fault().because(error)),
             Err(_) => Err(fault().because(format!("no answer within {} s", patience.as_secs_f64()))),
@@ -106,6 +121,7 @@ impl Metadata {
         method: Method,
         path: &str,
         headers: &[(&str, &str)],
+        body: String,
     ) -> std::result::Result<Reply, Box<dyn std::error::Error + Send + Sync>> {
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
@@ -122,7 +138,7 @@ impl Metadata {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let request = request.body(Empty::<Bytes>::new())?;
+        let request = request.body(Full::new(Bytes::from(body)))?;
         let exchange = async move {
             let (parts, body) = sender.send_request(request).await?.into_parts();
             let body = Limited::new(body, MAX_BYTES).collect().await?.to_bytes();

@@ -3,9 +3,11 @@
 //! Each source is watched by its own task. A task without a source ends; one that finds a notice asks the service to
 //! stop, with the notice's deadline.
 
+mod azure;
 mod ec2;
 mod gce;
 mod metadata;
+mod request;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,14 +23,19 @@ use tokio::time::Instant;
 use crate::shared::Shared;
 use crate::stop::StopReason;
 
-/// Starts the tasks that watch for notices.
-pub(crate) fn watch(shared: &Arc<Shared>, tasks: &mut JoinSet<()>) {
+pub(crate) use self::azure::{Announced, acknowledge};
+
+/// Starts the tasks that watch for notices. `announced` is set with an event that can be acknowledged.
+pub(crate) fn watch(shared: &Arc<Shared>, announced: &Arc<Announced>, tasks: &mut JoinSet<()>) {
     let options = &shared.options.notices;
     if let Some(endpoint) = options.ec2_endpoint.clone() {
         tasks.spawn_local(ec2::watch(Arc::clone(shared), endpoint));
     }
     if let Some(endpoint) = options.gce_endpoint.clone() {
         tasks.spawn_local(gce::watch(Arc::clone(shared), endpoint));
+    }
+    if let Some(endpoint) = options.azure_endpoint.clone() {
+        tasks.spawn_local(azure::watch(Arc::clone(shared), endpoint, Arc::clone(announced)));
     }
     if let Some(path) = options.drain_file.clone() {
         tasks.spawn_local(watch_file(Arc::clone(shared), path));

@@ -11,6 +11,7 @@ use std::time::Duration;
 pub(crate) use ahead::Ahead;
 pub(crate) use run_uploads::RunUploads;
 use run_uploads::{Choice, VAULT_PAUSE, read_backlog};
+use stepvault_core::config::NotifyEvent;
 use stepvault_core::{DigestAlgorithm, Error, ErrorKind, NodeName, RemoteName, Result, Timestamp};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::memory::MemoryBudget;
@@ -22,6 +23,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::agent_status::Trouble;
+use crate::notifications::Occurrence;
 use crate::pause::{AfterUpload, LONGEST, after_upload, earliest, sleep_until};
 use crate::report::StepOnRemote;
 use crate::shared::Shared;
@@ -378,6 +380,11 @@ impl UploadWorker {
     /// failure: only a service that is about to end stops trying.
     async fn failed(&mut self, index: usize, here: &StepOnRemote, failure: &UploadFailure) {
         let error = &failure.error;
+        if error.kind() == ErrorKind::Damaged {
+            let what = format!("the upload of {} to {} failed: {error}", here.id, here.remote);
+            let occurrence = Occurrence::new(NotifyEvent::VerificationFailed, &here.run, what);
+            self.shared.notifier.notify(occurrence.step(here.id).remote(&here.remote));
+        }
         let new_attempt = if error.is_name_taken() {
             self.make_provisional_again(index, here, error).await
         } else {

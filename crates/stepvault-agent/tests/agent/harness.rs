@@ -203,6 +203,7 @@ impl Node {
             writer: Writer::single_node(NodeName::new("node-0").unwrap()),
             profiles: Arc::default(),
             notices: NoticeOptions::default(),
+            notify: Vec::new(),
             lifecycle: Lifecycle {
                 restart_loop: Some(RestartSettings::default().restart_loop),
                 ..Lifecycle::default()

@@ -27,6 +27,7 @@ mod metrics;
 mod missing_files;
 mod missing_nodes;
 mod notices;
+mod notifications;
 mod once;
 mod options;
 mod remotes;

@@ -4,10 +4,12 @@ use super::finding::{Explained, Finding, Source};
 use super::key::KeyPath;
 use super::merge::Merged;
 use super::model::Config;
+use super::notify::mask_urls;
 use super::run_names::name_runs;
 use super::sources::{self, FlagOverride, Sources};
 use super::tables::{self, SCHEMA};
 use super::validate;
+use super::value::Kind;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The result of a check.
@@ -102,7 +104,11 @@ pub(super) fn explain(merged: &Merged) -> Vec<Explained> {
         let entry = merged.get(&key.path)?;
         Some(Explained {
             key: key.path.to_string(),
-            value: mask(entry.value.clone()).to_string(),
+            value: match key.kind {
+                Kind::Notify => mask_urls(entry.value.clone()),
+                _ => mask(entry.value.clone()),
+            }
+            .to_string(),
             source: entry.source.clone(),
         })
     });

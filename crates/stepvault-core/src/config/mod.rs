@@ -5,10 +5,12 @@
 //! are reported together, each with its key, its position and a hint.
 
 mod finding;
+mod http_url;
 mod key;
 mod load;
 mod merge;
 mod model;
+mod notify;
 mod remote;
 mod run;
 mod run_names;
@@ -25,6 +27,7 @@ pub use model::{
     AgentSettings, Completion, Config, ControlSocket, LinkPolicy, LocalSettings, LogFormat, MetricsSettings,
     NoticeSource, Notices, RestartSettings, RestoreSync, RunSettings, UploadSettings,
 };
+pub use notify::{NotifyEvent, NotifySink, NotifyTarget, WebhookFormat, WebhookUrl};
 pub use run_names::HOSTNAME;
 pub use sources::{FileText, FlagOverride, Sources, variable_name};
 pub use value::{parse_duration, parse_size};

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::finding::{Explained, Finding, Source};
 use super::key::KeyPath;
+use super::notify::NotifyTarget;
 use super::sources::FileText;
 use crate::retention::{KeepRules, LocalLimits};
 use crate::starts::{DemotionRule, RestartLoopRule};
@@ -19,6 +20,8 @@ pub struct Config {
     pub node: Option<NodeName>,
     /// The nodes that write each step together; if not given, the launcher's nodes, or this node alone.
     pub nodes: Option<NodeSet>,
+    /// The targets of notifications.
+    pub notify: Vec<NotifyTarget>,
     /// The local tier.
     pub local: LocalSettings,
     /// Uploads to all remotes.
@@ -156,6 +159,8 @@ pub struct AgentSettings {
     pub cpu_share_percent: Option<u8>,
     /// Which providers' notices are polled.
     pub notices: Notices,
+    /// Whether Azure's event that ends the machine is acknowledged once the drain has left nothing.
+    pub acknowledges_notices: bool,
     /// Whether EC2's rebalance recommendation drains the service or only causes a warning.
     pub drains_on_rebalance: bool,
     /// A file whose appearance drains the service.
@@ -229,6 +234,8 @@ pub enum NoticeSource {
     Ec2,
     /// Compute Engine's metadata server: preemptions.
     Gce,
+    /// Azure's Scheduled Events: preemptions and terminations.
+    Azure,
 }
 
 /// `[restart]`

@@ -1,5 +1,6 @@
 //! The keys of a remote, and what they must not be together.
 
+use super::http_url::{EXAMPLE, check_scheme};
 use super::merge::Merged;
 use super::run::rules;
 use super::section::{Section, defaults};
@@ -157,7 +158,6 @@ fn check(table: &mut Section<'_>, remote: &RemoteSettings) {
 }
 
 fn check_endpoint(endpoint: &str, allow_http: bool) -> Result<(), (String, &'static str)> {
-    const EXAMPLE: &str = "write \"https://host\" or \"http://127.0.0.1:9000\"";
     let url = url::Url::parse(endpoint).map_err(|error| (format!("it is not a URL: {error}"), EXAMPLE))?;
     if !url.username().is_empty()
         || url.password().is_some()
@@ -166,19 +166,5 @@ fn check_endpoint(endpoint: &str, allow_http: bool) -> Result<(), (String, &'sta
     {
         return Err(("it contains more than scheme, host, port and path".to_owned(), EXAMPLE));
     }
-    let loopback = match url.host() {
-        Some(url::Host::Domain(domain)) => domain == "localhost" || domain.ends_with(".localhost"),
-        Some(url::Host::Ipv4(address)) => address.is_loopback(),
-        Some(url::Host::Ipv6(address)) => address.is_loopback(),
-        None => return Err(("it has no host".to_owned(), EXAMPLE)),
-    };
-    match url.scheme() {
-        "https" => Ok(()),
-        "http" if loopback || allow_http => Ok(()),
-        "http" => {
-            let why = "plain http to another machine would expose every byte on the network".to_owned();
-            Err((why, "use https, or set allow-http = true if that network is trusted"))
-        }
-        other => Err((format!("its scheme is '{other}'"), EXAMPLE)),
-    }
+    check_scheme(&url, allow_http)
 }

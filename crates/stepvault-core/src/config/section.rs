@@ -9,6 +9,7 @@ use toml::Value;
 use super::finding::Source;
 use super::key::KeyPath;
 use super::merge::{Key, Merged};
+use super::notify::{self, NotifyTarget};
 use super::value::{Kind, bandwidth, best, duration, nodes_text, size};
 use crate::bandwidth::BandwidthLimit;
 use crate::retention::BestRule;
@@ -137,6 +138,10 @@ impl<'a> Section<'a> {
 
     pub(super) fn bandwidth(&mut self, key: &str) -> BandwidthLimit {
         self.read(key, Kind::Bandwidth, None, |value| bandwidth(value).ok()).unwrap_or_default()
+    }
+
+    pub(super) fn targets(&mut self, key: &str) -> Vec<NotifyTarget> {
+        self.read(key, Kind::Notify, None, |value| notify::targets(value).ok()).unwrap_or_default()
     }
 
     /// Reads a local path. A relative path in the file starts at the file's directory, any other at the working

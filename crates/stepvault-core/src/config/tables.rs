@@ -45,6 +45,7 @@ pub(super) fn config(merged: &mut Merged) -> Config {
     let node = root.text("node", None).map(NodeName::new);
     let node = node.and_then(|node| root.take("node", node));
     let nodes = root.nodes("nodes");
+    let notify = root.targets("notify");
     let local = local(&mut root.table("local"));
     let upload = upload(&mut root.table("upload"));
     let agent = agent(&mut root.table("agent"));
@@ -61,6 +62,7 @@ pub(super) fn config(merged: &mut Merged) -> Config {
     Config {
         node,
         nodes,
+        notify,
         local,
         upload,
         agent,
@@ -129,6 +131,7 @@ fn agent(table: &mut Section<'_>) -> AgentSettings {
         nice: at_most(table, "nice", 0, 19, Some("10")).unwrap_or_default(),
         cpu_share_percent: at_most(table, "cpu-share-percent", 1, 100, None),
         notices: notices(table),
+        acknowledges_notices: table.boolean("acknowledge-notices", false),
         drains_on_rebalance: table
             .choice("rebalance", Some("warn"), &[("warn", false), ("drain", true)])
             .unwrap_or_default(),
@@ -182,7 +185,8 @@ fn notices(table: &mut Section<'_>) -> Notices {
                 } else {
                     format!("\"{word}\" is not a source of notices")
                 };
-                let hint = "write [\"auto\"], one or both of [\"ec2\", \"gce\"], or [] to disable notices";
+                let hint =
+                    "write [\"auto\"], some of [\"ec2\", \"gce\", \"azure\"], or [] to disable notices";
                 table.fault("notices", why, hint);
             }
         }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use toml::Value;
 
 use super::finding::{Fault, nearest};
+use super::notify;
 use crate::bandwidth::{BandwidthLimit, BandwidthPeriod};
 use crate::retention::BestRule;
 use crate::{Error, ErrorKind, NodeSet, RelativePath};
@@ -40,6 +41,8 @@ pub(super) enum Kind {
     Best,
     /// A number of bytes per second with a unit, or a list of periods of the day with one each.
     Bandwidth,
+    /// A list of targets of notifications.
+    Notify,
 }
 
 /// Checks that `value` is valid for `kind`.
@@ -77,6 +80,7 @@ pub(super) fn check(kind: &Kind, value: &Value) -> Checked<()> {
         (Kind::Bandwidth, Value::String(_) | Value::Array(_) | Value::Integer(_)) => {
             bandwidth(value).map(drop)
         }
+        (Kind::Notify, Value::Array(_)) => notify::targets(value).map(drop),
         _ => Err(wrong_type(kind, value)),
     }
 }
@@ -102,6 +106,7 @@ pub(super) fn from_text(kind: &Kind, text: &str) -> Checked<Value> {
         Kind::Bandwidth if text.contains('=') => {
             Value::Array(items().map(period_from_text).collect::<Checked<_>>()?)
         }
+        Kind::Notify => notify::from_text(text)?,
         _ => Value::String(text.to_owned()),
     };
     check(kind, &value).map(|()| value)
@@ -234,6 +239,7 @@ fn wrong_type(kind: &Kind, value: &Value) -> Fault {
         Kind::TextMap => "a table of strings: { name = \"value\" }",
         Kind::Best => "a list of rules: [{ metric = \"eval_loss\", count = 2, prefer = \"lowest\" }]",
         Kind::Bandwidth => "a size with its unit, in quotes: \"100 MiB\", or a list of periods of the day",
+        Kind::Notify => "a list of tables: [{ url = \"https://host/path\", on = [\"not-durable\"] }]",
     };
     let found = match value {
         Value::String(_) => "a string",

@@ -4,7 +4,10 @@ use super::{Check, Finding};
 use stepvault_core::config::NoticeSource;
 
 /// Manufacturers of virtual machines: any provider may use them, EC2 among others for its older machines.
-const VIRTUAL: [&str; 7] = ["Xen", "QEMU", "KVM", "VMware", "innotek", "Red Hat", "OpenStack"];
+const VIRTUAL: [&str; 8] =
+    ["Xen", "QEMU", "KVM", "VMware", "innotek", "Red Hat", "OpenStack", "Microsoft Corporation"];
+/// The asset tag of Azure's machines: Hyper-V has the same manufacturer elsewhere.
+const AZURE_ASSET_TAG: &str = "7783-7084-3265-9085-8269-3286-77";
 
 /// What the firmware reports about the machine; `None` if it reports nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -13,6 +16,8 @@ pub struct Firmware {
     pub vendor: Option<String>,
     /// `product_name`
     pub product: Option<String>,
+    /// `chassis_asset_tag`
+    pub asset_tag: Option<String>,
 }
 
 /// The provider of the machine.
@@ -20,8 +25,8 @@ pub struct Firmware {
 enum Host {
     /// This provider.
     Of(NoticeSource),
-    /// Neither provider.
-    Neither,
+    /// None of the providers.
+    Other,
     /// Unknown.
     Unknown,
 }
@@ -29,13 +34,16 @@ enum Host {
 impl Firmware {
     fn host(&self) -> Host {
         let product = self.product.as_deref().unwrap_or_default();
+        if self.asset_tag.as_deref() == Some(AZURE_ASSET_TAG) {
+            return Host::Of(NoticeSource::Azure);
+        }
         match self.vendor.as_deref().unwrap_or_default() {
             vendor if vendor.starts_with("Amazon EC2") => Host::Of(NoticeSource::Ec2),
             // Laptops by the same manufacturer do not run on its cloud.
             "Google" if product.starts_with("Google Compute Engine") => Host::Of(NoticeSource::Gce),
             "" => Host::Unknown,
             vendor if VIRTUAL.iter().any(|maker| vendor.starts_with(maker)) => Host::Unknown,
-            _ => Host::Neither,
+            _ => Host::Other,
         }
     }
 
@@ -56,6 +64,7 @@ pub const fn provider(source: NoticeSource) -> &'static str {
     match source {
         NoticeSource::Ec2 => "EC2",
         NoticeSource::Gce => "Compute Engine",
+        NoticeSource::Azure => "Azure",
     }
 }
 
@@ -80,27 +89,29 @@ pub fn notices(firmware: &Firmware, asked: &[NoticeSource], named: bool) -> (Vec
                 (NoticeSource::Ec2, false) => {
                     "unset AWS_EC2_METADATA_DISABLED where the agent is started".to_owned()
                 }
-                (NoticeSource::Gce, false) => "set agent.notices = \"auto\"".to_owned(),
+                (NoticeSource::Gce | NoticeSource::Azure, false) => {
+                    "set agent.notices = \"auto\"".to_owned()
+                }
             };
             (Vec::new(), check.warn(measured, advice))
         }
-        Host::Neither if !named => (
+        Host::Other if !named => (
             Vec::new(),
             check.pass(format!(
-                "runs on neither EC2 nor Compute Engine ({says}): SIGTERM and the drain file are the only notices"
+                "runs on neither EC2, Compute Engine nor Azure ({says}): SIGTERM and the drain file are the only notices"
             )),
         ),
         // Sources that the configuration names are believed. If the provider is unknown, the agent polls and counts
         // every answer.
-        Host::Neither | Host::Unknown => {
+        Host::Other | Host::Unknown => {
             let sources: Vec<&str> = asked.iter().map(|source| provider(*source)).collect();
             let measured = match (asked.is_empty(), named) {
                 (true, _) => format!("the agent polls no provider's notices ({says})"),
-                (false, true) => format!("agent.notices names {} ({says})", sources.join(" and ")),
+                (false, true) => format!("agent.notices names {} ({says})", sources.join(", ")),
                 (false, false) => format!(
                     "the provider is unknown ({says}): the agent polls notices of {} and acts on any that it \
                      receives",
-                    sources.join(" and ")
+                    sources.join(", ")
                 ),
             };
             (asked.to_vec(), check.pass(measured))
@@ -113,11 +124,11 @@ mod tests {
     use super::*;
     use crate::doctor::Outcome;
 
-    const BOTH: [NoticeSource; 2] = [NoticeSource::Ec2, NoticeSource::Gce];
+    const ALL: [NoticeSource; 3] = [NoticeSource::Ec2, NoticeSource::Gce, NoticeSource::Azure];
 
     fn of(vendor: &str, product: &str) -> Firmware {
         let told = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        Firmware { vendor: told(vendor), product: told(product) }
+        Firmware { vendor: told(vendor), product: told(product), asset_tag: None }
     }
 
     #[test]
@@ -139,35 +150,44 @@ mod tests {
                 "Dell Inc.",
                 "PowerEdge R750",
                 &[],
-                "runs on neither EC2 nor Compute Engine (its firmware says 'Dell Inc.' 'PowerEdge R750'): SIGTERM \
-                 and the drain file are the only notices",
+                "runs on neither EC2, Compute Engine nor Azure (its firmware says 'Dell Inc.' 'PowerEdge R750'): \
+                 SIGTERM and the drain file are the only notices",
             ),
             (
                 "Google",
                 "Eve",
                 &[],
-                "runs on neither EC2 nor Compute Engine (its firmware says 'Google' 'Eve'): SIGTERM and the drain \
-                 file are the only notices",
+                "runs on neither EC2, Compute Engine nor Azure (its firmware says 'Google' 'Eve'): SIGTERM and the \
+                 drain file are the only notices",
             ),
             (
                 "Xen",
                 "HVM domU",
-                &BOTH,
-                "the provider is unknown (its firmware says 'Xen' 'HVM domU'): the agent polls notices of EC2 and \
-                 Compute Engine and acts on any that it receives",
+                &ALL,
+                "the provider is unknown (its firmware says 'Xen' 'HVM domU'): the agent polls notices of EC2, \
+                 Compute Engine, Azure and acts on any that it receives",
             ),
             (
                 "",
                 "",
-                &BOTH,
-                "the provider is unknown (its firmware gives no name): the agent polls notices of EC2 and Compute \
-                 Engine and acts on any that it receives",
+                &ALL,
+                "the provider is unknown (its firmware gives no name): the agent polls notices of EC2, Compute \
+                 Engine, Azure and acts on any that it receives",
             ),
         ] {
-            let (found, finding) = notices(&of(vendor, product), &BOTH, false);
+            let (found, finding) = notices(&of(vendor, product), &ALL, false);
             assert_eq!(found, applies, "{vendor}");
             assert_eq!((finding.outcome, finding.measured.as_str()), (Outcome::Pass, measured));
         }
+    }
+
+    #[test]
+    fn azure_is_known_by_its_asset_tag() {
+        let hyper_v = of("Microsoft Corporation", "Virtual Machine");
+        assert_eq!(notices(&hyper_v, &ALL, false).0, ALL);
+        let azure = Firmware { asset_tag: Some(AZURE_ASSET_TAG.to_owned()), ..hyper_v };
+        let (found, finding) = notices(&azure, &ALL, false);
+        assert_eq!((found, finding.outcome), (vec![NoticeSource::Azure], Outcome::Pass));
     }
 
     #[test]

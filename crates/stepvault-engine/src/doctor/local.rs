@@ -287,7 +287,11 @@ pub fn firmware(directory: &Path) -> Firmware {
         let plain: String = text.chars().filter(|letter| !letter.is_control()).collect();
         Some(plain.trim().to_owned()).filter(|text| !text.is_empty())
     };
-    Firmware { vendor: text("sys_vendor"), product: text("product_name") }
+    Firmware {
+        vendor: text("sys_vendor"),
+        product: text("product_name"),
+        asset_tag: text("chassis_asset_tag"),
+    }
 }
 
 #[cfg(test)]

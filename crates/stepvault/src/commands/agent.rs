@@ -25,8 +25,8 @@ use crate::session::Session;
 ///
 /// Serves every configured run, or the one that --run names. On SIGTERM or SIGINT the agent seals complete steps,
 /// including those that become quiet within the drain deadline, uploads the steps closest to durable first, exits
-/// within the deadline, and reports the steps that are not durable; a second signal ends it at once. SIGUSR1, the notices of EC2 and Compute Engine, and the drain file
-/// announce that the machine is going away: the agent then also seals steps that finish until shortly before the
+/// within the deadline, and reports the steps that are not durable; a second signal ends it at once. SIGUSR1, the notices of EC2, Compute Engine and Azure, and the
+/// drain file announce that the machine is going away: the agent then also seals steps that finish until shortly before the
 /// deadline.
 #[derive(Debug, Args)]
 pub(crate) struct AgentArguments {

@@ -21,6 +21,7 @@ pub(crate) mod inspect;
 pub(crate) mod inventory;
 pub(crate) mod list;
 mod node_records;
+mod notify;
 pub(crate) mod pin;
 pub(crate) mod prune;
 pub(crate) mod push;

@@ -19,6 +19,7 @@ use stepvault_local::staging::Existing;
 use stepvault_local::{SystemClock, Vault};
 use stepvault_remote::store::ThawSpeed;
 
+use super::notify::{notify, restored_older};
 use super::starts::demoted_steps;
 use crate::arguments::values::{checked, duration, thaw_speed};
 use crate::context::{DefaultVault, Settings, Tiers, vault_beside};
@@ -210,6 +211,7 @@ pub(super) async fn execute(tiers: &Tiers, arguments: RestoreArguments) -> Resul
     if resumes && tiers.vault.is_none() {
         remember(tiers, &step_path, &request, &report).await;
     }
+    notify(tiers, restored_older(tiers.run_name(), &report.plan)).await;
     Ok(restored(tiers.run_name(), report))
 }
 

@@ -8,6 +8,7 @@ use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 use stepvault_agent::control::DrainAnswer;
+use stepvault_agent::notifications::Notification;
 use stepvault_core::document::{Document, ErrorAnswer};
 use stepvault_engine::save::CommitReport;
 use stepvault_local::durable;
@@ -60,6 +61,7 @@ fn schemas() -> (Vec<(&'static str, Value)>, Map<String, Value>) {
         ("agent", of::<agent::AgentDocument>(to)),
         ("announce", of::<announce::AnnounceDocument>(to)),
         ("drain", of::<DrainAnswer>(to)),
+        ("notification", of::<Notification>(to)),
         ("error", of::<ErrorAnswer>(to)),
     ];
     (documents, generator.take_definitions(true))

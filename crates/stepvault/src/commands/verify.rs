@@ -9,6 +9,8 @@ use console::Color;
 use itertools::Itertools as _;
 use schemars::JsonSchema;
 use serde::Serialize;
+use stepvault_agent::notifications::Occurrence;
+use stepvault_core::config::NotifyEvent;
 use stepvault_core::document::StepIdMembers;
 use stepvault_core::{
     Attempt, Clock as _, Error, ErrorKind, Event, Observer, Result, Revision, RunName, Step, StepId, Tier,
@@ -22,6 +24,7 @@ use stepvault_engine::verify::{Depth, StepHealth, check_sealed, check_steps};
 use stepvault_local::SystemClock;
 
 use super::inventory::{FailedTier, attempt_text, id_of};
+use super::notify::notify;
 use crate::arguments::values::{TierChoice, checked, sample};
 use crate::context::Tiers;
 use crate::exit_code::ExitCode;
@@ -179,6 +182,20 @@ impl Verification {
     }
 }
 
+impl VerifyDocument {
+    /// Returns what to notify of if a copy is damaged: the newest one, and how many steps are damaged in all.
+    fn occurrence(&self, run: &RunName) -> Option<Occurrence> {
+        let copies = self.steps.iter().flat_map(|step| step.tiers.iter().map(move |tier| (step.id, tier)));
+        let damaged = copies.filter(|(_, tier)| tier.is_damaged()).collect_vec();
+        let (id, tier) = damaged.first()?;
+        let fault = tier.health.faults.first().map_or("", String::as_str);
+        let steps = human::count(self.damaged_steps, "damaged step");
+        let message = format!("verify found {steps}: {id} on {}: {fault}", tier.tier);
+        let cause = damaged.iter().map(|(id, tier)| format!("{id} on {}", tier.tier)).join(", ");
+        Some(Occurrence::new(NotifyEvent::VerificationFailed, run, message).step(*id).cause(cause))
+    }
+}
+
 /// Runs the command.
 pub(crate) async fn run(session: &Session, arguments: &VerifyArguments) -> Result<ExitCode> {
     let tiers = Tiers::load_to_read(session).await?;
@@ -208,6 +225,7 @@ pub(crate) async fn run(session: &Session, arguments: &VerifyArguments) -> Resul
         session.output.error_beside_report(error);
     }
     let document = verification.document(tiers.run_name());
+    notify(&tiers, document.occurrence(tiers.run_name())).await;
     let code = exit_code(&document);
     session.output.result(&document)?;
     Ok(code)

@@ -47,6 +47,7 @@ mod last_agent;
 mod layouts;
 mod metrics_file;
 mod not_the_store;
+mod notifications;
 mod other_users;
 mod outage;
 mod planned;

@@ -100,6 +100,7 @@ man: man pages
 agent: agent --once --config agent.toml
 announce: announce live/step_5 --wait-for durable --local $PWD/live-vault
 drain: drain --wait --local $PWD/live-vault
+notification: doctor --no-remotes --notify
 error: show 9
 error: list --run a/../b
 ";
@@ -118,7 +119,8 @@ fn the_reference_of_json_documents_is_their_schema() {
         if name == "restore" {
             place.output(DAMAGE);
         }
-        let document = printed(&place, command);
+        let document =
+            if name == "notification" { received(&place, command) } else { printed(&place, command) };
         let rows = schema.rows(name);
         compare(&document, "", &rows, command);
         if shown.last() == Some(&name) {
@@ -141,6 +143,9 @@ fn the_reference_of_json_documents_is_their_schema() {
 fn page(name: &str, rows: &[Row], example: Value) -> String {
     let title = name.replace('-', " ");
     let printed_by = match name {
+        "notification" => {
+            "The targets of [notifications](../../guides/notifications.md) receive this; no command prints it.".to_owned()
+        }
         "error" => "Any command prints this with `--json` if it fails before it has a result.".to_owned(),
         _ => format!("`stepvault {title} --json` prints this."),
     };
@@ -371,6 +376,16 @@ fn printed(place: &Place, command: &str) -> Value {
     plain(document, "", &place.path().display().to_string())
 }
 
+/// Returns the document that a target of notifications receives from a command.
+fn received(place: &Place, command: &str) -> Value {
+    place.output(&format!(
+        "STEPVAULT_NOTIFY='[{{ command = [\"sh\", \"-c\", \"cat > received.json\"] }}]' \
+         stepvault {command} --quiet --node node-0 --local $PWD/vault > doctor.txt; cat received.json > /dev/null"
+    ));
+    let document = serde_json::from_str(&place.output("cat received.json")).unwrap();
+    plain(document, "", &place.path().display().to_string())
+}
+
 /// Replaces what differs from run to run.
 pub(crate) fn plain(value: Value, name: &str, place: &str) -> Value {
     match value {
@@ -398,7 +413,7 @@ pub(crate) fn plain(value: Value, name: &str, place: &str) -> Value {
         Value::Number(_) if name == "disk_free_bytes" => Value::from(600_000_000_000_u64),
         Value::Number(_) if name == "disk_total_bytes" => Value::from(1_000_000_000_000_u64),
         Value::String(_)
-            if ["at", "ended_at", "last_write_at", "listed_at", "noticed_at"].contains(&name) =>
+            if ["at", "ended_at", "last_write_at", "listed_at", "noticed_at", "time"].contains(&name) =>
         {
             Value::from("2026-11-21T10:16:00Z")
         }

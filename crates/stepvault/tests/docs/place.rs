@@ -67,6 +67,7 @@ impl Place {
             .env("HOME", self.path().join(".home"))
             .env("AWS_EC2_METADATA_DISABLED", "true")
             .env("GCE_METADATA_HOST", "127.0.0.1:1")
+            .env("AZURE_POD_IDENTITY_AUTHORITY_HOST", "http://127.0.0.1:1")
             .env("PYTHONDONTWRITEBYTECODE", "1")
             .output()
             .unwrap()

@@ -114,8 +114,8 @@ fn notices_are_looked_for_where_it_is_said() {
     assert_eq!(notices("[\"auto\"]"), Notices::Auto);
     assert_eq!(notices("[]"), Notices::From(vec![]));
     assert_eq!(
-        notices("[\"gce\", \"ec2\", \"gce\"]"),
-        Notices::From(vec![NoticeSource::Gce, NoticeSource::Ec2])
+        notices("[\"gce\", \"ec2\", \"gce\", \"azure\"]"),
+        Notices::From(vec![NoticeSource::Gce, NoticeSource::Ec2, NoticeSource::Azure])
     );
     for (value, why) in [
         ("[\"aws\"]", "\"aws\" is not a source of notices"),
@@ -123,7 +123,7 @@ fn notices_are_looked_for_where_it_is_said() {
     ] {
         let (fault, hint) = only_fault(&format!("[agent]\nnotices = {value}"));
         assert!(fault.contains("agent.notices") && fault.ends_with(why), "{fault}");
-        assert_eq!(hint, "write [\"auto\"], one or both of [\"ec2\", \"gce\"], or [] to disable notices");
+        assert_eq!(hint, "write [\"auto\"], some of [\"ec2\", \"gce\", \"azure\"], or [] to disable notices");
     }
     assert!(loaded("[agent]\nrebalance = \"drain\"").agent.drains_on_rebalance);
 }

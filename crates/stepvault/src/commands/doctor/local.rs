@@ -52,7 +52,8 @@ pub(super) fn chosen_runs(settings: &Settings, directory: Option<&Path>) -> Resu
     let nothing = runs.iter().all(|run| run.settings.watch.is_none())
         && settings.local_directory().is_none()
         && settings.config.remotes.is_empty()
-        && settings.config.required_environment.is_empty();
+        && settings.config.required_environment.is_empty()
+        && settings.config.notify.is_empty();
     if nothing {
         return Err(Error::new(ErrorKind::Usage, "nothing to check")
             .because("no directory is given, and no run, vault or remote is configured")

@@ -9,10 +9,12 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use console::Color;
+use futures::future::join_all;
 use itertools::Itertools as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_agent::NoticeOptions;
+use stepvault_agent::notifications::send_test;
 use stepvault_core::Result;
 use stepvault_core::config::{NoticeSource, Notices};
 use stepvault_diagnose::doctor::feasibility::{Feasibility, Notice, Situation, feasibility};
@@ -57,6 +59,9 @@ pub(crate) struct DoctorArguments {
     /// Skip the remotes
     #[arg(long)]
     no_remotes: bool,
+    /// Send a test notification to each target of 'notify'
+    #[arg(long)]
+    notify: bool,
     /// Notice period before the machine is taken away; by default that of this machine's provider
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     notice: Option<Duration>,
@@ -81,20 +86,48 @@ pub(crate) async fn run(session: &Session, arguments: DoctorArguments) -> Result
     let vault = check.vault.clone().filter(|_| !arguments.no_remotes);
     let devices = remotes::devices(&settings, &runs, vault).await?;
     let (notices, said) = counted(&settings, arguments.notice);
+    let notified = if arguments.notify { notify(&settings).await? } else { Vec::new() };
     let mut feasible = Feasibility::default();
     for (run, look) in runs.iter().zip(&local.runs) {
         let answered = answer(&settings, run, look, &remote, &notices);
         feasible.findings.extend(answered.findings);
         feasible.suggested.extend(answered.suggested);
     }
-    let findings: Vec<Finding> =
-        local.findings.into_iter().chain(said).chain(devices).chain(remote.findings).collect();
+    let findings: Vec<Finding> = local
+        .findings
+        .into_iter()
+        .chain(said)
+        .chain(devices)
+        .chain(remote.findings)
+        .chain(notified)
+        .collect();
     let document = DoctorDocument::new(findings, feasible, began.elapsed(), session.global.verbose > 0);
     session.output.result(&document)?;
     Ok(match document.outcome {
         Outcome::Fail => ExitCode::Preflight,
         Outcome::Pass | Outcome::Warn => ExitCode::Done,
     })
+}
+
+/// Tries the targets of notifications.
+async fn notify(settings: &Settings) -> Result<Vec<Finding>> {
+    let (targets, node) = (&settings.config.notify, settings.writer()?.place.node().clone());
+    if targets.is_empty() {
+        let finding = Check::new("notify", "notifications").warn(
+            "no target is configured",
+            "set notify = [{ url = \"https://host/path\" }] in the configuration",
+        );
+        return Ok(vec![finding]);
+    }
+    let tried = targets.iter().map(async |target| {
+        let check = Check::new("notify", target.sink.to_string());
+        match send_test(target, node.clone()).await {
+            Ok(()) => check.pass("accepted a test notification"),
+            Err(error) => check
+                .fail(error.to_string(), error.hint_text().unwrap_or("run it again, or remove the target")),
+        }
+    });
+    Ok(join_all(tried).await)
 }
 
 /// Computes the feasibility for one run.
@@ -129,6 +162,8 @@ fn answer(
 const EC2_SECONDS: u64 = 120;
 /// Notice period of Compute Engine.
 const GCE_SECONDS: u64 = 30;
+/// Shortest notice period of an eviction on Azure.
+const AZURE_SECONDS: u64 = 30;
 
 /// Returns the notices and a finding about them; no finding if the command line gives the notice period.
 fn counted(settings: &Settings, given: Option<Duration>) -> (Vec<Notice>, Option<Finding>) {
@@ -141,13 +176,15 @@ fn counted(settings: &Settings, given: Option<Duration>) -> (Vec<Notice>, Option
     let options = NoticeOptions::of(agent, &|name| std::env::var(name).ok());
     let ec2 = options.ec2_endpoint.map(|_| NoticeSource::Ec2);
     let gce = options.gce_endpoint.map(|_| NoticeSource::Gce);
-    let asked: Vec<NoticeSource> = ec2.into_iter().chain(gce).collect();
+    let azure = options.azure_endpoint.map(|_| NoticeSource::Azure);
+    let asked: Vec<NoticeSource> = ec2.into_iter().chain(gce).chain(azure).collect();
     let named = agent.notices != Notices::Auto;
     let (sources, finding) = notices(&firmware(Path::new(DIRECTORY)), &asked, named);
     let of_source = |source| {
         let (kind, seconds) = match source {
             NoticeSource::Ec2 => ("spot", EC2_SECONDS),
             NoticeSource::Gce => ("preemption", GCE_SECONDS),
+            NoticeSource::Azure => ("preemption", AZURE_SECONDS),
         };
         notice(format!("{}'s {kind} notice of", provider(source)), seconds)
     };

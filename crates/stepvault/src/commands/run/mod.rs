@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use stepvault_agent::notifications::{LAST_MOMENTS, Notifier};
 use stepvault_agent::{Stop, StopReason};
 use stepvault_core::starts::{End, Ending};
 use stepvault_core::{Attempt, Error, ErrorKind, Result, Step};
@@ -20,6 +21,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::drain::left_undone;
+use super::notify::notifier;
 use super::push::hold_exclusive;
 use super::restore::NodesArguments;
 use crate::arguments::values::checked;
@@ -102,14 +104,30 @@ pub(crate) async fn run(session: &Session, arguments: RunArguments) -> Result<Ex
     if std::process::id() == 1 {
         return signals::run_as_init().await;
     }
-    let in_foreground = shares_terminal();
-    let mut signals = Signals::listen(in_foreground)?;
+    let signals = Signals::listen(shares_terminal())?;
     let mut place = Place::find(session, arguments.into.as_deref())?;
     let tiers = place.open(session).await?;
-    let (mut note, lock) = StartNote::begin(&tiers).await?;
+    let notifier = notifier(&tiers);
+    let code = train(session, &arguments, place, &tiers, signals, &notifier).await;
+    // Nothing was kept waiting for the notifications of the start.
+    notifier.finish(Instant::now() + session.exit_deadline.within(LAST_MOMENTS)).await;
+    code
+}
+
+/// Restores a step, starts the trainer, and serves it to its end.
+async fn train(
+    session: &Session,
+    arguments: &RunArguments,
+    place: Place,
+    tiers: &Tiers,
+    mut signals: Signals,
+    notifier: &Notifier,
+) -> Result<ExitCode> {
+    let in_foreground = shares_terminal();
+    let (mut note, lock) = StartNote::begin(tiers).await?;
     let restoring = async {
-        let held = hold_exclusive(&tiers, Purpose::Train, LEASE_PATIENCE).await?;
-        let restored = prepare(session, &arguments, &place, &tiers, &note).await?;
+        let held = hold_exclusive(tiers, Purpose::Train, LEASE_PATIENCE).await?;
+        let restored = prepare(session, arguments, &place, tiers, &note, notifier).await?;
         Ok((held, restored))
     };
     let restored = tokio::select! {
@@ -137,7 +155,7 @@ pub(crate) async fn run(session: &Session, arguments: RunArguments) -> Result<Ex
         start.restored = step.as_ref().map(|step| step.id);
     })
     .await;
-    let ended = Box::pin(accompany(session, place, &tiers, trainer, &mut signals, &mut note)).await;
+    let ended = Box::pin(accompany(session, place, tiers, trainer, &mut signals, &mut note)).await;
     for held in held {
         held.release().await;
     }
@@ -151,8 +169,9 @@ async fn prepare(
     place: &Place,
     tiers: &Tiers,
     note: &StartNote,
+    notifier: &Notifier,
 ) -> Result<Option<RestoredStep>> {
-    match restore_step(session, arguments, place, tiers, note).await {
+    match restore_step(session, arguments, place, tiers, note, notifier).await {
         Err(error) if arguments.start_anyway => {
             let message = format!("the trainer is started without a restored step: {error}");
             session.output.warn(&message);

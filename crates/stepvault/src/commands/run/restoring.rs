@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use stepvault_core::config::{Config, RestoreSync};
+use stepvault_agent::notifications::{Notifier, Occurrence};
+use stepvault_core::config::{Config, NotifyEvent, RestoreSync};
 use stepvault_core::starts::{StartedProgram, demoted, restart_loop};
 use stepvault_core::{Clock as _, Error, ErrorKind, Result, StepId};
 use stepvault_engine::restore::{RestoreRequest, Target, WantedSteps, restore};
@@ -15,6 +16,7 @@ use super::RunArguments;
 use super::history::StartNote;
 use super::uploads::wait_for_uploads;
 use crate::commands::agent::served;
+use crate::commands::notify::restored_older;
 use crate::commands::restore::document::restored;
 use crate::commands::restore::{existing, handoff_options, restore_context};
 use crate::commands::starts::known_starts;
@@ -58,8 +60,9 @@ pub(super) async fn restore_step(
     place: &Place,
     tiers: &Tiers,
     note: &StartNote,
+    notifier: &Notifier,
 ) -> Result<Option<RestoredStep>> {
-    let demoted = look_back(tiers, note).await;
+    let demoted = look_back(tiers, note, notifier).await;
     if arguments.step.is_none() && arguments.attempt.is_none() {
         wait_for_uploads(session, tiers, place.settings.config.restart.wait_for_uploads).await;
     }
@@ -86,6 +89,9 @@ pub(super) async fn restore_step(
         }
         Err(error) => return Err(error),
     };
+    if let Some(occurrence) = restored_older(tiers.run_name(), &report.plan) {
+        notifier.notify(occurrence);
+    }
     let handoff = report.plan.handoff.as_ref();
     let restored_step = RestoredStep {
         id: report.plan.id,
@@ -112,7 +118,7 @@ fn name_needless_syncs(session: &Session, place: &Place, tiers: &Tiers) {
 }
 
 /// Checks earlier starts: warns of a restart loop, and returns the steps from which the trainer crashes.
-async fn look_back(tiers: &Tiers, note: &StartNote) -> BTreeMap<StepId, String> {
+async fn look_back(tiers: &Tiers, note: &StartNote, notifier: &Notifier) -> BTreeMap<StepId, String> {
     let rules = tiers.settings.config.restart;
     let known = known_starts(tiers).await;
     note.adopt(&known).await;
@@ -126,6 +132,8 @@ async fn look_back(tiers: &Tiers, note: &StartNote) -> BTreeMap<StepId, String> 
         now,
     ) {
         tiers.output.warn(&found.to_string());
+        let occurrence = Occurrence::new(NotifyEvent::RestartLoop, tiers.run_name(), found.to_string());
+        notifier.notify(occurrence.cause("restart loop of the trainer"));
     }
     demoted(&known, rules.demotion)
 }

@@ -44,9 +44,12 @@ impl Place {
     /// `doctor` with these arguments, on a machine whose provider is looked for.
     fn doctor_command(&self, arguments: &[&str]) -> TestCommand {
         let mut doctor = self.command(["doctor"]).with(arguments);
-        for variable in
-            ["AWS_EC2_METADATA_DISABLED", "AWS_EC2_METADATA_SERVICE_ENDPOINT", "GCE_METADATA_HOST"]
-        {
+        for variable in [
+            "AWS_EC2_METADATA_DISABLED",
+            "AWS_EC2_METADATA_SERVICE_ENDPOINT",
+            "GCE_METADATA_HOST",
+            "AZURE_POD_IDENTITY_AUTHORITY_HOST",
+        ] {
             doctor.env_remove(variable);
         }
         doctor
