@@ -168,6 +168,10 @@ impl Metrics {
     pub(crate) async fn write_to(self: Arc<Self>, file: PathBuf, end: CancellationToken) {
         loop {
             let is_over = end.is_cancelled();
+            if is_over {
+                // The last values are those of the end.
+                *self.read_at.lock() = None;
+            }
             let (metrics, path) = (Arc::clone(&self), file.clone());
             let written = async move {
                 let text = metrics.text(TextFormat::Prometheus).await?;

@@ -76,7 +76,8 @@ pub(crate) struct AwaitedSteps {
     pub(crate) warnings: Vec<String>,
 }
 
-/// Finds the steps of `from` for which its `selective` remotes wait. In doubt a step waits.
+/// Finds the steps of `from` for which its `selective` remotes wait. In doubt a step waits: also an imported one that seems to
+/// be there, because the records of its copy prove nothing of the original's files.
 pub(crate) async fn awaited_steps(
     from: &RunRemote,
     source: &Commits,
@@ -95,8 +96,16 @@ pub(crate) async fn awaited_steps(
             Default::default()
         });
         let states = states_of(from, source, selection, (&commits, &removed), now);
-        let planned = states.into_iter().filter(|(_, state)| matches!(state, SelectionState::Planned { .. }));
-        for (id, _) in planned {
+        let is_imported = |id: StepId| {
+            let found = source.get(&id).and_then(|found| found.commit.as_ref().ok());
+            found.is_some_and(Commit::is_imported)
+        };
+        let waits = states.into_iter().filter(|(id, state)| match state {
+            SelectionState::Planned { .. } => true,
+            SelectionState::Copied => is_imported(*id),
+            SelectionState::Removed | SelectionState::NotSelected => false,
+        });
+        for (id, _) in waits {
             awaited.by_step.entry(id).or_default().push(to.name().clone());
         }
     }

@@ -8,8 +8,9 @@ use std::time::{Duration, UNIX_EPOCH};
 use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
 use stepvault_core::ids::{Attempt, Step, StepId};
 use stepvault_core::observe::Event;
+use stepvault_core::retention::{KeepRules, Selection};
 use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{ErrorKind, Observer, Result};
+use stepvault_core::{ErrorKind, Observer, RemoteSettings, Result};
 use stepvault_engine::copy::{CopyChoice, CopyContext, copy_steps, plan_copy};
 use stepvault_engine::gc::run_gc;
 use stepvault_engine::import::{
@@ -28,6 +29,7 @@ use stepvault_testkit::s3::StrictS3;
 use stepvault_testkit::tree::{files_below, read_tree};
 
 use crate::harness::{Rig, id, run_name, text};
+use crate::selective::feed;
 
 const OLD: &str = "old/run";
 
@@ -409,6 +411,30 @@ async fn of_two_imports_at_once_one_commits_and_the_other_confirms() {
 
 fn prune(rig: &Rig, manages_imported: bool) -> RemotePrune {
     RemotePrune { manages_imported, ..rig.remote_prune(1) }
+}
+
+/// The records of the copy are others than those of the original, so they prove nothing of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prune_keeps_an_imported_step_that_a_selective_remote_seems_to_have() {
+    let mut rig = with_steps(&[10, 20, 30]).await;
+    imported(&rig).await;
+    let selection = Selection {
+        from: rig.remotes[0].name().clone(),
+        rules: KeepRules { every_steps: Some(20), ..KeepRules::default() },
+        includes_newest: false,
+        after_seconds: 0,
+    };
+    let place = rig.directory.path().join("cold");
+    std::fs::create_dir(&place).unwrap();
+    let select = |settings: &mut RemoteSettings| settings.selection = Some(selection.clone());
+    rig.add("cold", &format!("file://{}", place.display()), select, None).await;
+    let report = feed(&rig).await;
+    assert_eq!(report.steps.len(), 3, "{report:?}");
+    let cold = rig.remotes[1].clone();
+    assert_eq!(committed_ids(&cold).await.unwrap().into_keys().collect::<Vec<_>>(), [id(1, 20)]);
+    let with_cold = RemotePrune { selective: vec![cold], ..prune(&rig, true) };
+    let report = prune_remote(&with_cold).await.unwrap();
+    assert_eq!(report.removed, [id(1, 10)]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

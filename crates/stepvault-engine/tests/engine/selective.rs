@@ -36,7 +36,7 @@ fn cold(rig: &Rig) -> &RunRemote {
     &rig.remotes[1]
 }
 
-async fn feed(rig: &Rig) -> CopyReport {
+pub(crate) async fn feed(rig: &Rig) -> CopyReport {
     let context = CopyContext {
         from: rig.remotes[0].clone(),
         to: cold(rig).clone(),

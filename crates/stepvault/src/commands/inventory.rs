@@ -70,6 +70,9 @@ pub(super) struct ListedStep {
     /// The selective remotes to which it will be copied; omitted when there are none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) planned: Vec<PlannedOn>,
+    /// The selective remotes whose rules do not select it; omitted when there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) not_selected: Vec<String>,
     /// Whether the step is pinned.
     pub(super) pinned: bool,
     /// Whether its objects are where another program has written them.
@@ -272,6 +275,7 @@ pub(super) fn unknown(id: StepId) -> ListedStep {
         remotes: Vec::new(),
         uploading: Vec::new(),
         planned: Vec::new(),
+        not_selected: Vec::new(),
         pinned: false,
         imported: false,
         abandoned: false,

@@ -95,9 +95,9 @@ async fn mark_uploads(tiers: &Tiers, inventory: &mut Inventory) {
     }
 }
 
-/// Marks the steps for which a selective remote waits. Of one that cannot be listed, or whose source cannot, nothing is
+/// Marks the steps for which a selective remote waits, and those that it does not select. Of one that cannot be listed, or whose source cannot, nothing is
 /// known.
-async fn mark_planned(tiers: &Tiers, inventory: &mut Inventory) {
+pub(super) async fn mark_planned(tiers: &Tiers, inventory: &mut Inventory) {
     for to in &tiers.remotes {
         let Some(selection) = &to.settings.selection else { continue };
         let Some(from) = tiers.remotes.iter().find(|from| *from.name() == selection.from) else { continue };
@@ -116,9 +116,13 @@ async fn mark_planned(tiers: &Tiers, inventory: &mut Inventory) {
             }
         };
         for step in &mut inventory.steps {
-            if let Some(SelectionState::Planned { due_at }) = states.get(&step.id) {
-                let (remote, due_at) = (to.name().to_string(), due_at.to_rfc3339());
-                step.planned.push(PlannedOn { remote, due_at });
+            let remote = to.name().to_string();
+            match states.get(&step.id) {
+                Some(SelectionState::Planned { due_at }) => {
+                    step.planned.push(PlannedOn { remote, due_at: due_at.to_rfc3339() });
+                }
+                Some(SelectionState::NotSelected) => step.not_selected.push(remote),
+                _ => {}
             }
         }
     }
@@ -234,6 +238,7 @@ fn places(step: &ListedStep, gave_up: &[&str]) -> String {
         .chain(step.remotes.iter().cloned())
         .chain(step.uploading.iter().map(|remote| format!("{remote} (uploading)")))
         .chain(step.planned.iter().map(|on| format!("{} (planned)", on.remote)))
+        .chain(step.not_selected.iter().map(|remote| format!("{remote} (not selected)")))
         .chain(waiting.map(incomplete))
         .chain(gave_up.iter().map(|node| format!("given up by {node}")))
         .peekable();

@@ -15,7 +15,8 @@ use stepvault_engine::restore::{RestoreRequest, SkippedStep, Target, plan};
 use stepvault_local::SystemClock;
 use tokio::time::Instant;
 
-use crate::commands::inventory::{FailedTier, IncompleteOn, Inventory, ListedStep, LocalState};
+use crate::commands::inventory::{FailedTier, IncompleteOn, Inventory, ListedStep, LocalState, PlannedOn};
+use crate::commands::list::mark_planned;
 use crate::commands::prune::{KeepArguments, PruneArguments, execute};
 use crate::commands::restore::restore_context;
 use crate::commands::runs::{ListedRun, RunsDocument};
@@ -79,6 +80,8 @@ struct Listing {
     listed_at: Option<String>,
     /// The run's remotes, in the configured order.
     remotes: Vec<String>,
+    /// Those of them that get only the steps that rules select.
+    selective: Vec<String>,
     /// The steps on all tiers, the newest first, at most 10,000.
     steps: Vec<StepView>,
     /// Number of older steps that are left out.
@@ -116,6 +119,9 @@ struct StepView {
     /// Remotes on which it is incomplete; omitted when there are none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     incomplete: Vec<IncompleteOn>,
+    /// The selective remotes to which it will be copied; omitted when there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    planned: Vec<PlannedOn>,
     /// Whether it is pinned; omitted if not.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pinned: bool,
@@ -306,7 +312,8 @@ impl KnownRun {
 impl Listing {
     /// Lists all tiers and plans from what they hold. `ids` are the steps at the last time.
     async fn after(&self, tiers: &Tiers, ids: &mut BTreeSet<StepId>) -> Result<Self> {
-        let inventory = Inventory::gather(tiers, None).await?;
+        let mut inventory = Inventory::gather(tiers, None).await?;
+        mark_planned(tiers, &mut inventory).await;
         let now = SystemClock.now().to_rfc3339();
         let found: BTreeSet<StepId> = inventory.steps.iter().map(|step| step.id).collect();
         let mut removed = self.removed.clone();
@@ -329,6 +336,12 @@ impl Listing {
         Ok(Self {
             listed_at: Some(now),
             remotes: tiers.remotes.iter().map(|remote| remote.name().to_string()).collect(),
+            selective: tiers
+                .remotes
+                .iter()
+                .filter(|remote| remote.settings.selection.is_some())
+                .map(|remote| remote.name().to_string())
+                .collect(),
             omitted_steps: (all - steps.len()) as u64,
             steps,
             removed,
@@ -350,6 +363,7 @@ impl StepView {
             local: step.local,
             remotes: step.remotes,
             incomplete: step.incomplete,
+            planned: step.planned,
             pinned: step.pinned,
             abandoned: step.abandoned,
             metrics: step.metrics,
