@@ -13,7 +13,7 @@ use stepvault_local::clock;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::metrics::tables::{Durations, durations, of_both};
+use crate::metrics::labels::{Durations, durations, of_both};
 use crate::options::AgentRemote;
 use crate::report::{AgentReport, NotDurable, OtherWriter, RunStep, SkippedEntry, StepOnRemote};
 use crate::step_progress::{Goal, StepProgress};

@@ -20,7 +20,7 @@ use stepvault_remote::open::{OpenOptions, open_with};
 use stepvault_remote::store::RemoteStore;
 use tokio::time::timeout;
 
-use crate::metrics::RequestCounts;
+use crate::metrics::requests::RequestCounts;
 
 /// Timeout for finding the mounts of the directories.
 const MOUNT_DEADLINE: Duration = Duration::from_secs(5);

@@ -1,15 +1,16 @@
 //! Metrics of the engine's events, for the agent and for commands that end.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
-use stepvault_core::observe::{Event, Observer, Operation, Tier};
+use stepvault_core::observe::{Event, Operation, Tier};
 use stepvault_core::{ErrorKind, RemoteName};
 
-use super::tables::{ByOne, Durations, Labels, durations, of_remote, store};
+use super::labels::{Durations, Labels, durations};
+use super::requests::RequestCounts;
+use super::tables::{ByOne, of_remote, store};
 
 /// Counts requests, operations on steps and their durations. Clones share their counts.
 #[derive(Debug, Clone)]
@@ -89,33 +90,5 @@ impl EventMetrics {
         let (operation, outcome) = (kind.name().to_owned(), outcome.to_owned());
         let labels = [("operation", operation), ("tier", tier.to_string()), ("outcome", outcome)];
         self.operations.get_or_create(&labels).inc();
-    }
-}
-
-/// Counts the requests to one remote, and forwards every event. A remote is opened before the agent has metrics.
-#[derive(Debug)]
-pub(crate) struct RequestCounts {
-    requests: AtomicU64,
-    retries: AtomicU64,
-    next: Arc<dyn Observer>,
-}
-
-impl RequestCounts {
-    pub(crate) fn of(next: Arc<dyn Observer>) -> Self {
-        Self { requests: AtomicU64::new(0), retries: AtomicU64::new(0), next }
-    }
-}
-
-impl Observer for RequestCounts {
-    fn on_event(&self, event: &Event<'_>) {
-        let counter = match event {
-            Event::Requested { .. } => Some(&self.requests),
-            Event::Retrying { .. } => Some(&self.retries),
-            _ => None,
-        };
-        if let Some(counter) = counter {
-            counter.fetch_add(1, Ordering::Relaxed);
-        }
-        self.next.on_event(event);
     }
 }

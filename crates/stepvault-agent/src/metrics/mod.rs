@@ -3,8 +3,10 @@
 mod command;
 mod events;
 mod format;
+pub(crate) mod labels;
 mod page;
-pub(crate) mod tables;
+pub(crate) mod requests;
+mod tables;
 
 use std::collections::BTreeMap;
 use std::fs::Permissions;
@@ -32,12 +34,12 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::command::CommandMetrics;
 use self::events::EventMetrics;
-pub(crate) use self::events::RequestCounts;
 pub(crate) use self::format::TextFormat;
+use self::labels::of_both;
 pub(crate) use self::page::{MetricsAccess, routes};
 use self::tables::{
-    AgentEvents, ByOne, Seconds, StatusMetrics, VaultMetrics, of_both, of_error, of_remote, of_run,
-    of_run_and_tier, of_tier, seconds, set, store, whole,
+    AgentEvents, ByOne, Seconds, StatusMetrics, VaultMetrics, of_error, of_remote, of_run, of_run_and_tier,
+    of_tier, seconds, set, store, whole,
 };
 use crate::agent_status::{AgentStatus, RemoteState};
 use crate::messages::UploadProgress;

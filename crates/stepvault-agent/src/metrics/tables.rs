@@ -5,32 +5,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use stepvault_core::forecast::{Taken, next_step};
 use stepvault_core::{RemoteName, Result, RunName, Timestamp};
 use stepvault_local::{SealedStep, Vault, clock, space};
 
+use super::labels::{Labels, of_both};
 use crate::backlog::is_durable;
 use crate::remotes::ServedRun;
 
 pub(super) type Seconds = Gauge<f64, AtomicU64>;
 
-pub(crate) type Labels<const N: usize> = [(&'static str, String); N];
 /// By run, by remote, or by tier.
 pub(super) type ByOne<Metric> = Family<Labels<1>, Metric>;
 /// By run and remote.
 pub(super) type ByRunAndRemote<Metric> = Family<Labels<2>, Metric>;
 /// By run, remote and kind of error.
 pub(super) type ByError<Metric> = Family<Labels<3>, Metric>;
-
-/// How long something took, by these labels.
-pub(crate) type Durations<const N: usize> = Family<Labels<N>, Histogram, fn() -> Histogram>;
-
-/// Creates durations with buckets from half a second to 18 hours: a small file, and a step over a slow link.
-pub(crate) fn durations<const N: usize>() -> Durations<N> {
-    Durations::new_with_constructor(|| Histogram::new(exponential_buckets(0.5, 2.0, 18)))
-}
 
 pub(super) fn of_run(run: &RunName) -> Labels<1> {
     [("run", run.to_string())]
@@ -42,10 +33,6 @@ pub(super) fn of_remote(remote: &RemoteName) -> Labels<1> {
 
 pub(super) fn of_tier(tier: &impl ToString) -> Labels<1> {
     [("tier", tier.to_string())]
-}
-
-pub(crate) fn of_both(run: &RunName, remote: &RemoteName) -> Labels<2> {
-    [("run", run.to_string()), ("remote", remote.to_string())]
 }
 
 pub(super) fn of_error(run: &RunName, remote: &RemoteName, kind: &str) -> Labels<3> {
