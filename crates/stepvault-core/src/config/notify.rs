@@ -46,7 +46,7 @@ pub enum WebhookFormat {
     Discord,
 }
 
-/// The URL of a webhook. Whoever knows it can post there, so only its scheme and host are ever shown.
+/// The URL of a webhook. Who knows it can post there, so only its scheme and host are ever shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct WebhookUrl(url::Url);
 

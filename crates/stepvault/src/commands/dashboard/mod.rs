@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
-use self::page::{Board, Guard};
+use self::page::{Feed, Guard};
 use self::snapshot::Collector;
 use crate::arguments::values::interval;
 use crate::context::Settings;
@@ -138,9 +138,9 @@ impl Dashboard {
 
     /// Serves the page until told to end.
     pub(super) async fn serve(self, end: CancellationToken) {
-        let board = Board::new();
-        let routes = page::routes(&board, self.guard);
-        let collecting = board.collect(self.collector);
+        let feed = Feed::new();
+        let routes = page::routes(&feed, self.guard);
+        let collecting = feed.collect(self.collector);
         let serving = serve_with(self.listener, move |_| routes.clone(), self.tls, end);
         tokio::select! {
             () = serving => {}

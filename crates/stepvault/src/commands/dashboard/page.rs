@@ -35,7 +35,7 @@ const COOKIE: &str = "stepvault-token";
 
 /// The latest content.
 #[derive(Debug, Clone)]
-pub(super) struct Board {
+pub(super) struct Feed {
     latest: watch::Sender<Option<Arc<Published>>>,
     watched: Arc<Mutex<Instant>>,
 }
@@ -47,7 +47,7 @@ struct Published {
     json: Bytes,
 }
 
-impl Board {
+impl Feed {
     pub(super) fn new() -> Self {
         Self { latest: watch::Sender::new(None), watched: Arc::new(Mutex::new(Instant::now())) }
     }
@@ -86,11 +86,11 @@ impl Board {
     /// Returns the version of each new content.
     fn versions(self) -> impl Stream<Item = Result<Event, Infallible>> {
         let latest = self.latest.subscribe();
-        stream::unfold((self, latest), |(board, mut latest)| async move {
-            board.watch();
+        stream::unfold((self, latest), |(feed, mut latest)| async move {
+            feed.watch();
             latest.changed().await.ok()?;
             let version = latest.borrow_and_update().as_ref().map_or(0, |published| published.version);
-            Some((Ok(Event::default().data(version.to_string())), (board, latest)))
+            Some((Ok(Event::default().data(version.to_string())), (feed, latest)))
         })
     }
 }
@@ -105,22 +105,22 @@ pub(super) struct Guard {
 }
 
 /// Returns the routes of the page.
-pub(super) fn routes(board: &Board, guard: Guard) -> Router {
+pub(super) fn routes(feed: &Feed, guard: Guard) -> Router {
     Router::new()
         .route("/", get(page))
         .route("/dashboard.json", get(content))
         .route("/events", get(events))
         .fallback(|| async { (StatusCode::NOT_FOUND, "use / or /dashboard.json\n") })
-        .with_state(board.clone())
+        .with_state(feed.clone())
         .layer(from_fn_with_state(guard, check))
 }
 
-async fn page(State(board): State<Board>, headers: HeaderMap) -> Response {
+async fn page(State(feed): State<Feed>, headers: HeaderMap) -> Response {
     let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if accept.contains("application/json") {
-        return content(State(board)).await;
+        return content(State(feed)).await;
     }
-    board.watch();
+    feed.watch();
     let nonce = random_word();
     let policy = format!(
         "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; base-uri 'none'; \
@@ -131,8 +131,8 @@ async fn page(State(board): State<Board>, headers: HeaderMap) -> Response {
     (headers, PAGE.replace(NONCE, &nonce)).into_response()
 }
 
-async fn content(State(board): State<Board>) -> Response {
-    match board.latest().await {
+async fn content(State(feed): State<Feed>) -> Response {
+    match feed.latest().await {
         Some(published) => {
             ([(header::CONTENT_TYPE, "application/json")], published.json.clone()).into_response()
         }
@@ -140,8 +140,8 @@ async fn content(State(board): State<Board>) -> Response {
     }
 }
 
-async fn events(State(board): State<Board>) -> impl axum::response::IntoResponse {
-    Sse::new(board.versions()).keep_alive(KeepAlive::default())
+async fn events(State(feed): State<Feed>) -> impl axum::response::IntoResponse {
+    Sse::new(feed.versions()).keep_alive(KeepAlive::default())
 }
 
 /// Lets a client in that has the token. A browser gets it with the URL that was printed, and keeps it in a cookie.
