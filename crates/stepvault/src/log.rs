@@ -42,7 +42,7 @@ struct Records(Output);
 impl<S: Subscriber> Layer<S> for Records {
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
         if let Some(node) = self.0.record_node() {
-            write_event(&self.0, node, priority_of(event.metadata()), event);
+            write_event(node, priority_of(event.metadata()), event);
         }
     }
 }

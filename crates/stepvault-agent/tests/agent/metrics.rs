@@ -74,7 +74,7 @@ fn parse(body: &str) -> BTreeMap<String, f64> {
             }
             let value: f64 = value.parse().unwrap();
             assert!(value.is_finite(), "{line}");
-            assert!(samples.insert(series.to_owned(), value).is_none(), "{line}");
+            assert!(samples.insert(series.clone(), value).is_none(), "{line}");
         }
     }
     samples

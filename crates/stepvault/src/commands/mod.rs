@@ -81,7 +81,7 @@ async fn dispatch(session: &Session, command: Command) -> Result<ExitCode> {
         Command::Du(arguments) => du::run(session, arguments).await,
         Command::Show(chosen) => show::run(session, &chosen).await,
         Command::Status(arguments) => status::run(session, &arguments).await,
-        Command::Dashboard(arguments) => dashboard::run(session, &arguments).await,
+        Command::Dashboard(arguments) => Box::pin(dashboard::run(session, &arguments)).await,
         Command::Verify(arguments) => verify::run(session, &arguments).await,
         Command::Prune(arguments) => prune::run(session, &arguments).await,
         Command::Copy(arguments) => copy::run(session, &arguments).await,

@@ -189,15 +189,8 @@ impl Output {
     /// The same, for a line about a step.
     pub(crate) fn line_about(&self, priority: Priority, text: &str, about: About) {
         match self.record_node() {
-            Some(node) => self.write_record(&Record::new(priority, text, node, about)),
+            Some(node) => write_record(&Record::new(priority, text, node, about)),
             None => self.write_lines(priority, &human::printable(text), table::fit),
-        }
-    }
-
-    /// Writes a line of JSON to stderr.
-    pub(crate) fn write_record(&self, record: &impl Serialize) {
-        if let Ok(line) = serde_json::to_string(record) {
-            let _ = io::stderr().lock().write_all(format!("{line}\n").as_bytes());
         }
     }
 
@@ -247,6 +240,13 @@ impl Output {
             let answer = ErrorAnswer { error: ErrorInfo::from(error) };
             let _ = self.text(&self.encoded(&answer).unwrap_or_default());
         }
+    }
+}
+
+/// Writes a line of JSON to stderr.
+fn write_record(record: &impl Serialize) {
+    if let Ok(line) = serde_json::to_string(record) {
+        let _ = io::stderr().lock().write_all(format!("{line}\n").as_bytes());
     }
 }
 

@@ -11,7 +11,7 @@ use stepvault_local::SystemClock;
 use tracing::Event;
 use tracing::field::{Field, Visit};
 
-use super::{Output, Priority};
+use super::{Priority, write_record};
 
 /// One line.
 #[derive(Debug, Serialize)]
@@ -81,7 +81,7 @@ impl<'a> Record<'a> {
 }
 
 /// Writes an event of the log as a line. Its own fields stand beside the other members; the error of a library may be one.
-pub(crate) fn write_event(output: &Output, node: &NodeName, priority: Priority, event: &Event<'_>) {
+pub(crate) fn write_event(node: &NodeName, priority: Priority, event: &Event<'_>) {
     let mut fields = Fields::default();
     event.record(&mut fields);
     let message = std::mem::take(&mut fields.message);
@@ -91,7 +91,7 @@ pub(crate) fn write_event(output: &Output, node: &NodeName, priority: Priority, 
         line.entry(name).or_insert(value);
     }
     line.insert("target".to_owned(), event.metadata().target().into());
-    output.write_record(&line);
+    write_record(&line);
 }
 
 #[derive(Default)]

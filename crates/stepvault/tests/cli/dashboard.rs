@@ -224,7 +224,8 @@ fn a_page_beside_an_agent_shows_its_vault() {
     let mut document = Value::Null;
     wait_until("the step is durable", || {
         document = serde_json::from_str(&get(&url, "GET", "/dashboard.json", "").1).unwrap();
-        document["runs"][0]["steps"][0]["remotes"][0] == "main"
+        let step = &document["runs"][0]["steps"][0];
+        step["remotes"][0] == "main" && step["local"] == "durable"
     });
     let run = &document["runs"][0];
     assert_eq!(run["status"]["agent"]["healthy"], true, "{document}");

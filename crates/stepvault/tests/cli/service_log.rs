@@ -176,15 +176,16 @@ fn with_the_format_json_each_line_is_an_object_with_the_same_members() {
             line["trace_id"].clone(),
         )
     };
-    let (run, step, attempt, remote, trace) = about("sealed step 1");
-    assert_eq!((run, step, attempt, remote), ("demo/a".into(), 1.into(), 1.into(), Value::Null));
+    let (run, step, attempt, on, trace) = about("sealed step 1");
+    assert_eq!((run, step, attempt, on), ("demo/a".into(), 1.into(), 1.into(), Value::Null));
     assert_eq!(trace.as_str().map(str::len), Some(32));
     let uploaded = about("main: step 1 (attempt 1) is durable");
     assert_eq!((uploaded.3, uploaded.4), ("main".into(), trace), "one trace for a step");
     assert!(lines.iter().any(|line| line["target"].is_string()), "events of the log, too");
 
-    let refused = logged(&["--remote", "nowhere"], "");
+    place.write("blocked", "");
+    let refused = logged(&["--remote", &remote, "--local", "blocked/vault"], "");
     let last = refused.last().unwrap();
     assert_eq!(last["level"], "error");
-    assert!(last["message"].as_str().unwrap().contains("hint: "), "{last}");
+    assert!(last["message"].as_str().unwrap().contains("blocked"), "{last}");
 }

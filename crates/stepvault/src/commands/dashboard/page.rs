@@ -29,7 +29,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 /// Without a request for this long nobody watches.
 const WATCHED_FOR: Duration = Duration::from_secs(20);
 /// How long a first answer may take: a remote may be slow.
-const FIRST_WITHIN: Duration = Duration::from_secs(60);
+const FIRST_WITHIN: Duration = Duration::from_mins(1);
 /// The cookie that carries the token.
 const COOKIE: &str = "stepvault-token";
 
