@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::document::{ErrorInfo, StepIdMembers};
 use stepvault_core::forecast::{STEPS_THAT_COUNT, Taken, next_step};
-use stepvault_core::retention::{Decision, Verdict};
+use stepvault_core::retention::{Decision, RefusalKind, Verdict};
 use stepvault_core::{Clock as _, Error, ErrorKind, Result, RunName, StepId, Timestamp};
 use stepvault_engine::restore::{RestoreRequest, SkippedStep, Target, plan};
 use stepvault_local::SystemClock;
@@ -394,7 +394,10 @@ async fn retention(tiers: &Tiers, steps: &mut [StepView]) -> Result<Vec<NextDele
             let first = dropped.iter().take(MAX_DELETIONS);
             let first = first.map(|drop| NextDeletion { id: drop.id, reasons: drop.reasons.clone() });
             deletions.deletions = first.collect();
-            deletions.refusal = report.plan.refusal.as_ref().map(|refusal| refusal.reason.clone());
+            // From a tier without steps there is nothing to remove.
+            let refusal = report.plan.refusal.as_ref();
+            let refusal = refusal.filter(|refusal| refusal.kind != RefusalKind::ListingEmpty);
+            deletions.refusal = refusal.map(|refusal| refusal.reason.clone());
             let decisions: BTreeMap<StepId, &Decision> =
                 report.plan.decisions.iter().map(|decision| (decision.id, decision)).collect();
             for step in steps.iter_mut().take(MAX_REASONS) {
