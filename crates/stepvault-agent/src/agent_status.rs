@@ -166,7 +166,7 @@ struct State {
     remotes: BTreeMap<(RunName, RemoteName), RemoteState>,
     warned: BTreeMap<String, Vec<Warned>>,
     next_prunes: BTreeMap<RemoteName, Timestamp>,
-    /// The tiers on which retention removes nothing of a run, whatever its rules say.
+    /// The runs and tiers from which retention can remove nothing.
     blocked: BTreeSet<(RunName, Tier)>,
 }
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, HeaderName, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -34,17 +35,9 @@ const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 /// Pause after an error of `accept`, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
-/// Answers the requests of each connection by the routes that `routes` returns for it, until told to end.
-pub async fn serve<L>(listener: L, routes: impl Fn(&L::Io) -> Router, end: CancellationToken)
-where
-    L: Listener,
-    L::Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    serve_with(listener, routes, None, end).await;
-}
-
-/// As [`serve`], by TLS if there is an acceptor.
-pub async fn serve_with<L>(
+/// Answers the requests of each connection by the routes that `routes` returns for it, until told to end; by TLS if there is
+/// an acceptor.
+pub async fn serve<L>(
     mut listener: L,
     routes: impl Fn(&L::Io) -> Router,
     tls: Option<TlsAcceptor>,
@@ -132,8 +125,8 @@ async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin, routes: Router)
 /// Shorter secrets can be guessed.
 const SHORTEST_SECRET_BYTES: usize = 16;
 
-/// The secret that a client has to send. Its digest is kept, so that it is never printed and a comparison takes as long
-/// whatever is sent.
+/// The secret that a client has to send. Its digest is kept, so that it is never printed, and every comparison takes the same
+/// time.
 #[derive(Debug, Clone)]
 pub struct Token(Sha256Digest);
 
@@ -172,10 +165,19 @@ impl Token {
 
     /// Whether a request carries the secret as `Authorization: Bearer`.
     pub fn is_sent_in(&self, headers: &HeaderMap) -> bool {
-        let value = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let sent = value.and_then(|value| value.split_once(' '));
+        let sent = header_text(headers, &header::AUTHORIZATION).split_once(' ');
         sent.is_some_and(|(scheme, secret)| scheme.eq_ignore_ascii_case("bearer") && self.is(secret.trim()))
     }
+
+    /// Builds the answer to a client that has not sent it; `how` says how to send it.
+    pub fn refusal(how: &'static str) -> Response {
+        (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")], how).into_response()
+    }
+}
+
+/// Returns the text of a header; empty if there is none.
+pub fn header_text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> &'a str {
+    headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
 /// Returns a word that cannot be guessed.

@@ -135,7 +135,7 @@ fn status_of(error: &Error) -> StatusCode {
     }
 }
 
-/// A request's body: one JSON document, whatever type its header names. An empty body counts as an empty document.
+/// A request's body: one JSON document. Its type in the header does not count. An empty body counts as an empty document.
 struct Read<T>(T);
 
 impl<T: DeserializeOwned, S: Sync> FromRequest<S> for Read<T> {

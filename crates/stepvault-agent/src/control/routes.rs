@@ -40,16 +40,16 @@ type Served = State<Arc<ControlState>>;
 
 /// Returns the routes of the control socket.
 pub(super) fn control(state: Arc<ControlState>) -> Router {
+    let only = |allowed| move |path: Uri| async move { method_not_allowed(&path, &allowed) };
     Router::new()
-        .route("/v1/status", get(status))
-        .route("/v1/announce", post(announce))
-        .route("/v1/announcements/{id}", get(announcement))
-        .route("/v1/wait", post(wait_for_step))
-        .route("/v1/drain", post(drain))
-        .route("/v1/attach", post(attach))
-        .route("/v1/detach", post(detach))
+        .route("/v1/status", get(status).fallback(only(Method::GET)))
+        .route("/v1/announce", post(announce).fallback(only(Method::POST)))
+        .route("/v1/announcements/{id}", get(announcement).fallback(only(Method::GET)))
+        .route("/v1/wait", post(wait_for_step).fallback(only(Method::POST)))
+        .route("/v1/drain", post(drain).fallback(only(Method::POST)))
+        .route("/v1/attach", post(attach).fallback(only(Method::POST)))
+        .route("/v1/detach", post(detach).fallback(only(Method::POST)))
         .fallback(unknown_path)
-        .method_not_allowed_fallback(method_not_allowed)
         .with_state(state)
 }
 
@@ -58,8 +58,7 @@ async fn unknown_path(path: Uri) -> Refusal {
     error.hint("see docs/reference/control.md for the requests").into()
 }
 
-async fn method_not_allowed(method: Method, path: Uri) -> Refusal {
-    let allowed = if method == Method::POST { Method::GET } else { Method::POST };
+fn method_not_allowed(path: &Uri, allowed: &Method) -> Refusal {
     let error = Error::new(ErrorKind::Usage, "method not allowed");
     let error = error.on(path.path()).hint(format!("use {allowed}"));
     Refusal::new(StatusCode::METHOD_NOT_ALLOWED, &error)

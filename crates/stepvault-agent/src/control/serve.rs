@@ -83,7 +83,7 @@ impl Control {
             };
             let listener = listen_on(address).await?;
             let routes = crate::metrics::routes(Arc::clone(&state.metrics), access);
-            control.listening.spawn(serve(listener, move |_| routes.clone(), control.end.clone()));
+            control.listening.spawn(serve(listener, move |_| routes.clone(), None, control.end.clone()));
         }
         if let Some(path) = shared.options.control_socket() {
             match open(&path).await {
@@ -92,7 +92,7 @@ impl Control {
                     control.socket = Some(socket);
                     let api = routes::control(state);
                     let routes = move |stream: &UnixStream| routes_for(stream, &api);
-                    control.listening.spawn(serve(listener, routes, control.end.clone()));
+                    control.listening.spawn(serve(listener, routes, None, control.end.clone()));
                 }
                 Err(error) => shared.reporter.warn_once("control", &warning(&error)),
             }

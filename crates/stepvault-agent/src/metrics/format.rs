@@ -1,4 +1,4 @@
-//! The two text formats of Prometheus, of which a scraper asks for one.
+//! The two text formats of Prometheus. A scraper asks for one of them.
 
 use std::fmt::Write as _;
 

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 
 use super::{Metrics, TextFormat};
-use crate::http::Token;
+use crate::http::{Token, header_text};
 
 /// Who may read the page.
 #[derive(Debug, Clone)]
@@ -46,13 +46,11 @@ async fn check(State(token): State<Token>, request: Request, next: Next) -> Resp
     if token.is_sent_in(request.headers()) {
         return next.run(request).await;
     }
-    let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
-    (StatusCode::UNAUTHORIZED, challenge, "send the token as 'Authorization: Bearer TOKEN'\n").into_response()
+    Token::refusal("send the token as 'Authorization: Bearer TOKEN'\n")
 }
 
 async fn page(State(metrics): State<Arc<Metrics>>, headers: HeaderMap) -> Response {
-    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
-    let format = TextFormat::accepted(accept.unwrap_or_default());
+    let format = TextFormat::accepted(header_text(&headers, &header::ACCEPT));
     match metrics.text(format).await {
         Ok(text) => ([(header::CONTENT_TYPE, format.content_type())], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),

@@ -60,6 +60,8 @@ async fn what_makes_no_sense_is_refused_in_words() {
         ),
         (post("/v1/drain", "{\"deadline_seconds\": 1.5}"), "400", "floating point"),
         (post("/v1/status", ""), "405", "use GET"),
+        (b"PUT /v1/status HTTP/1.1\r\nhost: x\r\n\r\n".to_vec(), "405", "use GET"),
+        (b"GET /v1/drain HTTP/1.1\r\nhost: x\r\n\r\n".to_vec(), "405", "use POST"),
         (post("/v2/status", ""), "404", "unknown path"),
         (b"GET /v1/announcements/99 HTTP/1.1\r\nhost: x\r\n\r\n".to_vec(), "404", "no such announcement"),
         (
@@ -70,6 +72,7 @@ async fn what_makes_no_sense_is_refused_in_words() {
     ] {
         let answer = exchange(&socket, &request);
         assert!(status_line(&answer).contains(status), "{answer}");
+        assert_eq!(status == "405", answer.contains("\r\nallow: "), "{answer}");
         let (_, body) = answer.split_once("\r\n\r\n").unwrap();
         let document: serde_json::Value = serde_json::from_str(body).unwrap();
         let error = &document["error"];

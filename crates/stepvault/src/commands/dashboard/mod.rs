@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use stepvault_agent::http::{TlsAcceptor, Token, serve_with, tls_acceptor};
+use stepvault_agent::http::{TlsAcceptor, Token, serve, tls_acceptor};
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
@@ -141,7 +141,7 @@ impl Dashboard {
         let feed = Feed::new();
         let routes = page::routes(&feed, self.guard);
         let collecting = feed.collect(self.collector);
-        let serving = serve_with(self.listener, move |_| routes.clone(), self.tls, end);
+        let serving = serve(self.listener, move |_| routes.clone(), self.tls, end);
         tokio::select! {
             () = serving => {}
             () = collecting => {}

@@ -14,7 +14,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use futures::{Stream, stream};
 use parking_lot::Mutex;
-use stepvault_agent::http::{Token, random_word};
+use stepvault_agent::http::{Token, header_text, random_word};
 use stepvault_core::document::Document;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -116,8 +116,7 @@ pub(super) fn routes(feed: &Feed, guard: Guard) -> Router {
 }
 
 async fn page(State(feed): State<Feed>, headers: HeaderMap) -> Response {
-    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if accept.contains("application/json") {
+    if header_text(&headers, &header::ACCEPT).contains("application/json") {
         return content(State(feed)).await;
     }
     feed.watch();
@@ -157,12 +156,9 @@ async fn check(State(guard): State<Guard>, request: Request, next: Next) -> Resp
             _ if token.is_sent_in(request.headers()) || has_cookie(token, request.headers()) => {
                 next.run(request).await
             }
-            _ => {
-                let text = "open the URL with the token that was printed at the start, or send it as 'Authorization: \
-                            Bearer TOKEN'\n";
-                let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
-                (StatusCode::UNAUTHORIZED, challenge, text).into_response()
-            }
+            _ => Token::refusal(
+                "open the URL with the token that was printed at the start, or send it as 'Authorization: Bearer TOKEN'\n",
+            ),
         },
     };
     let headers = answer.headers_mut();
@@ -175,7 +171,7 @@ async fn check(State(guard): State<Guard>, request: Request, next: Next) -> Resp
 /// Whether a browser asked for a name of this machine: a page of another site, whose name was made to point here, must not
 /// read this one.
 fn is_local(headers: &HeaderMap) -> bool {
-    let host = headers.get(header::HOST).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let host = header_text(headers, &header::HOST);
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
         _ => host,
