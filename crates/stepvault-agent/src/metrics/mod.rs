@@ -380,7 +380,7 @@ const AWAY_FOR: Duration = Duration::from_mins(5);
 /// How long an upload may make no progress.
 const STILL_FOR: Duration = Duration::from_mins(15);
 
-/// Returns the problem of a run on a remote, to which bytes were last `sent` for any run.
+/// Returns the problem of a run on a remote. `sent` is when bytes were last sent to the remote, for any run.
 fn problem(state: &RemoteState, remote: &RemoteName, sent: Option<Instant>) -> Option<String> {
     if let Some(since) = state.failing_since
         && since.elapsed() >= AWAY_FOR

@@ -91,7 +91,7 @@ impl Occurrence {
         Self { cause: cause.into(), ..self }
     }
 
-    /// Returns one for each run of which steps are not durable on a remote that they must be on.
+    /// Returns one for each run that has steps which are not durable on a required remote.
     pub(crate) fn of_steps_left(left: &[NotDurable]) -> Vec<Self> {
         let mut found: Vec<Self> = Vec::new();
         let required: Vec<&NotDurable> = left.iter().filter(|step| step.required).collect();

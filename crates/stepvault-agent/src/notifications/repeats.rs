@@ -45,7 +45,8 @@ impl Sent {
     }
 }
 
-/// What was sent of each run, in the vault, and in memory if there is none or it cannot be written.
+/// The notifications that were sent of each run. They are kept in the vault; in memory where there is no vault, or it cannot be
+/// written.
 #[derive(Debug)]
 pub(super) struct Repeats {
     vault: Option<Vault>,
