@@ -34,23 +34,30 @@ class Template:
                 for kind in ["attempts", "parts", "commits"]}
         self.claims, (self.part,), (self.commit,) = read["attempts"], read["parts"], read["commits"]
         data = remote / "bench" / "000000000001.a1" / "step_1"
+        # The parts of steps of several nodes, as JSON: they take longest to write.
+        self.parts = {}
         self.data = [(str(file.relative_to(data)), file.read_bytes()) for file in data.rglob("*") if file.is_file()]
 
-    def write(self, run, step):
-        """Writes step `step` of `run`."""
+    def write(self, run, step, nodes=None):
+        """Writes step `step` of `run`. With `nodes`, its commit and claim name these nodes, whose parts are not there: such a
+        step can be listed, and not restored."""
         label, name, node = f"{step:012}.a1", f"step_{step}", self.part["node"]
         hidden, data = self.remote / run / ".stepvault", self.remote / run / label / name
         made = {"id": {"attempt": 1, "step": step}, "name": name, "run": run}
         part = canonical({**self.part, **made})
         digest = {"manifest_bytes": len(part), "manifest_sha256": hashlib.sha256(part).hexdigest()}
-        commit = {**self.commit, **made, "parts": [{**self.commit["parts"][0], **digest}]}
+        first = {**self.commit["parts"][0], **digest}
+        if nodes and len(nodes) not in self.parts:
+            self.parts[len(nodes)] = canonical([{**first, "node": name} for name in nodes])
+        parts = self.parts[len(nodes)] if nodes else canonical([first])
+        claimed = {**made, "nodes": nodes} if nodes else made
         for directory in [hidden / "attempts", hidden / "commits", hidden / "parts" / label, data]:
             directory.mkdir(parents=True, exist_ok=True)
         (hidden / "vault.json").write_bytes(self.marker)
         for claim in self.claims:
-            (hidden / "attempts" / f"{label}.json").write_bytes(canonical({**claim, **made}))
+            (hidden / "attempts" / f"{label}.json").write_bytes(canonical({**claim, **claimed}))
         (hidden / "parts" / label / f"{node}.json").write_bytes(part)
-        (hidden / "commits" / f"{label}.json").write_bytes(canonical(commit))
+        (hidden / "commits" / f"{label}.json").write_bytes(canonical({**self.commit, **made, "parts": "@"}).replace(b'"@"', parts))
         for path, body in self.data:
             (data / path).parent.mkdir(parents=True, exist_ok=True)
             (data / path).write_bytes(body)

@@ -117,9 +117,10 @@ def follow(
         for step in stepvault.follow("my-run", into="steps", remote="s3://bucket/prefix"):
             evaluate(step.path, step.step)
 
-    If several steps became durable meanwhile, the newest comes next; with `all_steps` each of them, the oldest first. A
-    step is finished when the loop asks for the next one, and does not come again, also in another process; one that the
-    loop left by `break`, or by an exception, comes again. The last `keep` steps stay in the directory.
+    If several steps became durable meanwhile, the newest comes next; with `all_steps` each of them, the oldest first,
+    and an older one that becomes durable later comes then. A step is finished when the loop asks for the next one,
+    and does not come again, also in another process; one that the loop left by `break`, or by an exception, comes
+    again. The last `keep` steps stay in the directory.
 
     The loop ends if no new step appears within `timeout` seconds. A remote that does not answer is waited for.
 

@@ -47,6 +47,21 @@ def test_the_step_of_the_loop_stays_while_newer_ones_come(place):
     assert [path.name for path in (place.path / "followed").glob("0*")] == ["000000000004.a1"]
 
 
+def test_with_all_steps_one_that_is_durable_late_comes_once(place):
+    for step in (1, 2, 3):
+        push(place, step)
+    commit, away = place.remote / "my-run/.stepvault/commits/000000000002.a1.json", place.path / "away"
+    commit.rename(away)
+
+    def followed():
+        return [step.step for step in stepvault.follow("my-run", **options(place, all_steps=True))]
+
+    assert followed() == [1, 3]
+    away.rename(commit)
+    assert followed() == [2]
+    assert followed() == []
+
+
 def test_it_waits_for_the_next_step(place):
     push(place, 1)
     steps = stepvault.follow("my-run", **options(place, timeout=60))

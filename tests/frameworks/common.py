@@ -9,6 +9,7 @@ there, both by its framework's own code. It prints a line for each event, or app
     found       at the start: the SHA-256 of each file in DIRECTORY, and the step that `stepvault run` restored
     resume      STEP: the training goes on after this step; 0 at a first start
     loss        STEP VALUE
+    evaluation  STEP VALUE: the loss on other data, before the save of that step
     saving      STEP: a save begins
     saved       STEP: it has ended; the SHA-256 of each file of it, by its path in DIRECTORY, and of those beside it
     end         the training is done; the SHA-256 of the weights
@@ -80,6 +81,10 @@ def loss(step, value):
     report("loss", step=int(step), value=float(value))
 
 
+def evaluation(step, value):
+    report("evaluation", step=int(step), value=float(value))
+
+
 def saving(step):
     report("saving", step=int(step))
 
@@ -137,3 +142,16 @@ def small_torch_model(width=64, hidden=512, dropout=0.1, shard=lambda model: Non
         return value.item()
 
     return model, optimizer, train_step
+
+
+def evaluation_loss(model, width=64):
+    """The loss of such a model on a batch that is never trained on."""
+    import torch
+
+    batch = torch.randn(8, width, generator=torch.Generator().manual_seed(1 << 32))
+    was_training = model.training
+    model.eval()
+    with torch.no_grad():
+        value = (model(batch) - batch.roll(1, dims=1)).square().mean()
+    model.train(was_training)
+    return value

@@ -1,4 +1,4 @@
-"""transformers' Trainer on a tiny Llama. Variants: plain, best (load_best_model_at_end)."""
+"""transformers' Trainer on a tiny Llama. Variants: plain, best (load_best_model_at_end), evaluated, lm-eval (evaluated by that harness)."""
 
 import os
 
@@ -37,6 +37,14 @@ class Reporter(TrainerCallback):
         if control.should_save:
             common.saving(state.global_step)
 
+    def on_evaluate(self, args, state, control, metrics, model, **_):
+        value = metrics["eval_loss"]
+        if common.ARGUMENTS.variant == "lm-eval":
+            from lm_evaluation import perplexity
+
+            value = perplexity(model)
+        common.evaluation(state.global_step, value)
+
     def on_save(self, args, state, control, **_):
         common.saved(state.global_step, f"checkpoint-{state.global_step}")
 
@@ -55,12 +63,13 @@ def reporting(trainer_class):
 
 def settings(arguments):
     """What both trainers are told. The shuffled data and the dropout need the random states to be restored."""
-    best = {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": arguments.every}
+    evaluated = {"eval_strategy": "steps", "eval_steps": arguments.every}
+    more = {"best": evaluated | {"load_best_model_at_end": True}, "evaluated": evaluated, "lm-eval": evaluated}
     return {
         "output_dir": str(arguments.directory), "max_steps": arguments.until, "save_steps": arguments.every,
         "save_total_limit": 3, "per_device_train_batch_size": 4, "learning_rate": 2e-2, "logging_steps": 1,
         "report_to": [], "use_cpu": True, "disable_tqdm": True, "seed": 1,
-        **(best if arguments.variant == "best" else {}),
+        **more.get(arguments.variant, {}),
     }  # fmt: skip
 
 
@@ -85,10 +94,14 @@ class Tokens(torch.utils.data.Dataset):
         return {"input_ids": self.rows[index], "labels": self.rows[index]}
 
 
+def evaluation_data():
+    return Tokens(8, 2)
+
+
 if __name__ == "__main__":
     arguments = common.arguments()
     trainer = reporting(Trainer)(
         model=tiny_llama(), args=TrainingArguments(**settings(arguments)), train_dataset=Tokens(40, 1),
-        eval_dataset=Tokens(8, 2),
+        eval_dataset=evaluation_data(),
     )  # fmt: skip
     train(trainer, arguments)

@@ -37,6 +37,7 @@ class Module(lightning.LightningModule):
 
 class Checkpoint(ModelCheckpoint):
     def on_train_epoch_end(self, trainer, module):
+        common.evaluation(trainer.global_step, common.evaluation_loss(module.model))
         common.saving(trainer.global_step)
         before = common.digests([arguments.directory])
         super().on_train_epoch_end(trainer, module)

@@ -22,6 +22,7 @@ ENVIRONMENTS = {
     ),
     "jax": (["jax", "flax", "optax", "orbax-checkpoint", "keras"], []),
     "older-torch": (["mosaicml", "deepspeed", "torchtune", "torchao==0.11.0", "torchdata==0.11.0"], []),
+    "evaluation": (["torch", "transformers", "accelerate", "lightning", "lm-eval"], []),
     "python": ([], []),
 }
 
@@ -79,20 +80,31 @@ def pids_of(tag):
     return [int(path.name) for path in Path("/proc").glob("[0-9]*") if value in environment_of(path.name)]
 
 
+def is_running(pid):
+    try:
+        # The name may have spaces and parentheses.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
 def kill(pids):
-    """Kills all of these processes. They are stopped first, so that none reacts to the end of another."""
+    """Kills all of these processes, and waits for their ends. They are stopped first, so that none reacts to the end of
+    another."""
+    killed = set()
     for _ in range(50):
         found = pids()
+        killed |= set(found)
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in found:
                 try:
                     os.kill(pid, number)
                 except ProcessLookupError:
                     pass
-        if not found:
+        # Neither zombies nor processes that are about to end have an environment, so that they are not found again.
+        if not found and not any(map(is_running, killed)):
             return
         time.sleep(0.02)
-        # Zombies have no environment, so that they are not found again.
 
 
 def built_program(root):

@@ -63,6 +63,7 @@ while step < arguments.until:
     value = train_step(step)
     common.loss(step, value)
     if step % arguments.every == 0:
+        common.evaluation(step, common.evaluation_loss(model))
         common.saving(step)
         weights, states = get_state_dict(model, optimizer)
         state = {"model": weights, "optimizer": states, "step": step}

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use stepvault_core::starts::RestartLoop;
-use stepvault_core::{Error, ErrorKind, Observer, RemoteName, RunName, StepId, Tier, Timestamp};
+use stepvault_core::{Error, ErrorKind, Observer, RemoteName, RunName, Step, StepId, Tier, Timestamp};
 use stepvault_formats::step_name;
 use stepvault_local::clock;
 use tokio::sync::watch;
@@ -63,6 +63,13 @@ impl Trouble {
     }
 }
 
+/// The newest of the steps that became durable on a remote, and when the last of them was written.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NewestDurable {
+    pub(crate) id: StepId,
+    pub(crate) written_at: Timestamp,
+}
+
 /// The state of one remote in one run.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RemoteState {
@@ -78,11 +85,11 @@ pub(crate) struct RemoteState {
     pub(crate) moved_at: Option<Instant>,
     /// When a step last became durable on it.
     pub(crate) durable_at: Option<Timestamp>,
-    /// When the newest step was written that became durable on it.
-    pub(crate) durable_written_at: Option<Timestamp>,
+    /// What became durable on it.
+    pub(crate) newest_durable: Option<NewestDurable>,
     /// Number of failed uploads.
     pub(crate) failures: u64,
-    /// Steps that it lacked at the last scan of the vault.
+    /// Steps that it lacked at the last scan of the vault, and steps that vanished from the vault while it lacked them.
     pub(crate) backlog: BTreeSet<StepId>,
 }
 
@@ -356,10 +363,13 @@ impl AgentStatus {
         remote.end_upload(step.id);
         remote.answered();
         remote.steps.remove(&step.id);
+        remote.backlog.remove(&step.id);
         if let Some(written_at) = written_at {
             let now = clock::now();
             remote.durable_at = Some(now);
-            remote.durable_written_at = remote.durable_written_at.max(Some(written_at));
+            let newest = remote.newest_durable.get_or_insert(NewestDurable { id: step.id, written_at });
+            newest.id = newest.id.max(step.id);
+            newest.written_at = newest.written_at.max(written_at);
             let took = Duration::from_secs(now.seconds_since(written_at)).as_secs_f64();
             self.save_to_durable.get_or_create(&of_both(&step.run, &step.remote)).observe(took);
             state.report.uploaded.add(step.clone());
@@ -432,25 +442,32 @@ impl AgentStatus {
         recent.map(|(other, _)| other.clone()).collect()
     }
 
-    /// Records the steps in the vault that a remote lacks.
-    pub(crate) fn backlog(&self, run: &RunName, remote: &RemoteName, missing: &BTreeSet<StepId>) {
-        self.state.lock().remote(run, remote).backlog.clone_from(missing);
+    /// Records the steps in the vault, and which of them a remote lacks. A step that it lacked and that the vault no longer has
+    /// is kept, because the vault may be half deleted, until the vault has another attempt of it.
+    pub(crate) fn backlog(
+        &self,
+        run: &RunName,
+        remote: &RemoteName,
+        sealed: &BTreeSet<StepId>,
+        missing: &BTreeSet<StepId>,
+    ) {
+        let mut state = self.state.lock();
+        let backlog = &mut state.remote(run, remote).backlog;
+        let steps: BTreeSet<Step> = sealed.iter().map(|id| id.step).collect();
+        backlog.retain(|id| !steps.contains(&id.step));
+        backlog.extend(missing);
     }
 
-    /// Returns what was not durable at the last scan of a vault that no longer exists.
+    /// Returns what was not durable in a vault that no longer exists.
     pub(crate) fn lost_with_vault(&self, remotes: &[AgentRemote]) -> Vec<NotDurable> {
         let state = self.state.lock();
-        let is_uploaded = |step: &StepOnRemote| state.report.uploaded.latest.contains(step);
         let lost = state.remotes.iter().flat_map(|((run, remote), of_remote)| {
             let is_required = |other: &AgentRemote| other.settings.name == *remote && other.settings.required;
             let required = remotes.iter().any(is_required);
-            let ids = of_remote.backlog.iter();
-            let steps = ids.map(|id| StepOnRemote::new(run, *id, remote));
-            let not_uploaded = steps.filter(|step| !is_uploaded(step));
-            not_uploaded.map(move |step| NotDurable {
-                run: step.run,
-                id: step.id,
-                remote: step.remote,
+            of_remote.backlog.iter().map(move |id| NotDurable {
+                run: run.clone(),
+                id: *id,
+                remote: remote.clone(),
                 required,
                 failed: true,
                 needs_this_vault: true,
@@ -612,7 +629,27 @@ impl Reporter {
 
 #[cfg(test)]
 mod tests {
+    use stepvault_core::Attempt;
+
     use super::*;
+
+    #[test]
+    fn a_step_that_is_gone_from_a_half_deleted_vault_is_lost_unless_it_was_durable() {
+        let (run, remote) = (RunName::new("demo").unwrap(), RemoteName::new("s3").unwrap());
+        let id = |attempt, step| StepId::new(Attempt::new(attempt).unwrap(), Step::new(step).unwrap());
+        let status = AgentStatus::default();
+        let scanned = |steps: &[StepId]| {
+            let steps = steps.iter().copied().collect();
+            status.backlog(&run, &remote, &steps, &steps);
+        };
+        scanned(&[id(1, 1), id(1, 2), id(1, 3)]);
+        status.upload_done(&StepOnRemote::new(&run, id(1, 2), &remote), None);
+        // Step 3 got its attempt.
+        scanned(&[id(2, 3)]);
+        scanned(&[]);
+        let lost: Vec<StepId> = status.lost_with_vault(&[]).into_iter().map(|step| step.id).collect();
+        assert_eq!(lost, [id(1, 1), id(2, 3)]);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_warning_is_given_at_once_and_hourly_while_it_lasts_whatever_else_is_told_in_between() {

@@ -62,6 +62,7 @@ mod stop;
 mod supervisor;
 mod throughput;
 mod tier;
+mod traces;
 mod upload_worker;
 mod vault_watch;
 
@@ -76,3 +77,4 @@ pub use self::starts::new_start;
 pub use self::status_file::{StatusFile, read_status_file};
 pub use self::stop::{Stop, StopReason, StopRequest};
 pub use self::supervisor::run;
+pub use self::traces::{TraceTarget, Traces};

@@ -21,6 +21,7 @@ use stepvault_remote::store::RemoteStore;
 use tokio::time::timeout;
 
 use crate::metrics::requests::RequestCounts;
+use crate::traces::Traces;
 
 /// Timeout for finding the mounts of the directories.
 const MOUNT_DEADLINE: Duration = Duration::from_secs(5);
@@ -98,6 +99,8 @@ pub struct AgentOptions {
     pub notices: NoticeOptions,
     /// The targets of notifications.
     pub notify: Vec<NotifyTarget>,
+    /// The traces that the observer makes, whose dropped spans are a metric.
+    pub traces: Option<Arc<Traces>>,
     /// How the service begins and ends.
     pub lifecycle: Lifecycle,
 }
@@ -138,6 +141,7 @@ impl AgentOptions {
             profiles: Arc::new(profiles),
             notices: NoticeOptions::of(&config.agent, &|name| std::env::var(name).ok()),
             notify: config.notify.clone(),
+            traces: None,
             lifecycle: Lifecycle {
                 restart_loop: Some(config.restart.restart_loop),
                 once,

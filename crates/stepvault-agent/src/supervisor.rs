@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepvault_core::config::NotifyEvent;
-use stepvault_core::{Error, ErrorKind, Observer, Result, RunName, StepId, Timestamp};
+use stepvault_core::{Error, ErrorKind, Observer, RemoteName, Result, RunName, StepId, Timestamp};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::cpu_share::CpuShare;
 use stepvault_local::ownership::Parents;
@@ -190,7 +190,7 @@ impl Service {
         }
         own_start.record_end(self.stop.requested(), &lived).await;
         lived?;
-        let report = conclude(&shared, &announced, lost).await;
+        let report = conclude(&shared, &metrics, &announced, lost).await;
         control.end(report.as_ref().ok()).await;
         drop(watch);
         report.map(|report| Served::Ended(Box::new(report)))
@@ -269,6 +269,7 @@ impl Service {
 /// Writes the status files and the report; after a drain, within its remaining time.
 async fn conclude(
     shared: &Arc<Shared>,
+    metrics: &Arc<Metrics>,
     announced: &notice::Announced,
     lost: &[NotDurable],
 ) -> Result<AgentReport> {
@@ -277,7 +278,7 @@ async fn conclude(
     let (Some(request), Some(deadline)) = (drain.stop.requested(), drain.record_deadline()) else {
         status_files.write().await;
         let report = report.await?;
-        notify_of_what_is_left(shared, &report, Instant::now() + LAST_MOMENTS).await;
+        tell_services(shared, metrics, &report, Instant::now() + LAST_MOMENTS).await;
         return Ok(report);
     };
     // First the report, which separates durable from lost steps. If it fails, an error is returned: any other report
@@ -291,9 +292,25 @@ async fn conclude(
     write_drain_records(shared, &request, &report, deadline).await;
     // Without this, readers would see the state of two seconds before.
     let _ = timeout_at(deadline, status_files.write()).await;
-    notify_of_what_is_left(shared, &report, deadline.min(Instant::now() + LAST_MOMENTS)).await;
+    tell_services(shared, metrics, &report, deadline.min(Instant::now() + LAST_MOMENTS)).await;
     notice::acknowledge(shared, announced, &report, deadline).await;
     Ok(report)
+}
+
+/// Sends the last notifications and metrics.
+async fn tell_services(shared: &Shared, metrics: &Arc<Metrics>, report: &AgentReport, deadline: Instant) {
+    tokio::join!(notify_of_what_is_left(shared, report, deadline), push_metrics(shared, metrics, deadline));
+}
+
+/// Pushes the metrics to the Pushgateway, if one is configured. A failure is a warning.
+async fn push_metrics(shared: &Shared, metrics: &Arc<Metrics>, deadline: Instant) {
+    let Some(gateway) = &shared.options.agent.metrics.push else { return };
+    let why = match timeout_at(deadline, metrics.push_to(gateway, shared.options.node())).await {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => error.text_with_hint(),
+        Err(_) => format!("cannot push the metrics: {gateway}: no time was left"),
+    };
+    shared.reporter.warn_once("metrics-push", &why);
 }
 
 /// Notifies of the steps that are not durable, and waits for the delivery of all notifications.
@@ -389,14 +406,24 @@ async fn live(
     lived
 }
 
-/// Notifies of the problems that the health check reports.
+/// Notifies of the problems that the health check reports; of one that was over meanwhile, again.
 async fn notify_of_problems(shared: Arc<Shared>, metrics: Arc<Metrics>) {
+    let failing = |run: &RunName, remote: &RemoteName, text| {
+        let occurrence = Occurrence::new(NotifyEvent::NotDurable, run, text).remote(remote);
+        occurrence.cause(format!("failing {remote}"))
+    };
+    let mut known = BTreeSet::new();
     loop {
         tokio::time::sleep(PROBLEMS_INTERVAL).await;
+        let mut found = BTreeSet::new();
         for (run, remote, text) in metrics.problems_of_remotes() {
-            let occurrence = Occurrence::new(NotifyEvent::NotDurable, &run, text).remote(&remote);
-            shared.notifier.notify(occurrence.cause(format!("failing {remote}")));
+            shared.notifier.notify(failing(&run, &remote, text));
+            found.insert((run, remote));
         }
+        for (run, remote) in known.difference(&found) {
+            shared.notifier.notify(failing(run, remote, String::new()).over());
+        }
+        known = found;
     }
 }
 

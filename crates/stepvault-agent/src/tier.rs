@@ -101,7 +101,7 @@ impl TierTask {
 
     async fn copy(&self, FedRun { from, to }: &FedRun) -> Result<CopyReport> {
         let Some(selection) = to.settings.selection.clone() else {
-            return Ok(CopyReport { steps: Vec::new(), copied_bytes: 0 });
+            return Ok(CopyReport::default());
         };
         let observer: Arc<dyn Observer> = Arc::new(MessagesOnly(Arc::clone(&self.shared.reporter.observer)));
         let options = OpenOptions::default();

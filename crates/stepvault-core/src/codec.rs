@@ -4,18 +4,21 @@
 //! therefore has exactly one encoding, and its SHA-256 identifies it. The reader rejects unknown and repeated members,
 //! members out of order, data after the record, and anything else that does not encode back to the same bytes.
 
-use std::fmt;
-use std::io;
+use std::{io, mem};
 
-use serde::de::{DeserializeOwned, MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::ser::{CharEscape, CompactFormatter, Formatter, Serializer};
 
+use crate::digest::{Sha256Digest, Sha256Hasher};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The format version of the records that this program writes.
 pub const FORMAT: u32 = 1;
 /// The format version of the part manifest and the commit of a step whose objects are not where format 1 has them.
 pub const FORMAT_OF_IMPORTED: u32 = 2;
+/// The format version of both records of an imported step of which some files have no digests, but the store's checksum.
+pub const FORMAT_OF_TRUSTED: u32 = 3;
 /// The largest record that is written or read. Only part manifests and seals come near this size;
 /// [`MAX_ENTRIES`](crate::manifest::MAX_ENTRIES) describes what it means for the number of files in a step.
 pub const MAX_RECORD_BYTES: u64 = 64 << 20;
@@ -42,15 +45,34 @@ struct Version {
 
 /// Returns the canonical bytes of a record.
 pub fn encode<R: Record>(record: &R) -> Result<Vec<u8>> {
-    let fault =
-        |error| Error::new(ErrorKind::Failed, format!("cannot encode a {}", R::WHAT)).caused_by(error);
-    let declared = serde_json::to_vec(record).map_err(fault)?;
-    if is_sorted(&declared) {
-        return Ok(declared);
+    let mut bytes = Vec::with_capacity(usize::try_from(encoded_bytes(record)?).unwrap_or_default());
+    if write_sorted(record, &mut bytes).is_err() {
+        bytes.clear();
+        write_by_value(record, &mut bytes).map_err(not_encoded::<R>)?;
     }
-    // `Value` sorts its maps by name, which covers records whose members are declared in another order. It takes many
-    // times the record's length in memory, so records that may be long declare their members sorted by name.
-    serde_json::to_value(record).and_then(|value| serde_json::to_vec(&value)).map_err(fault)
+    Ok(bytes)
+}
+
+/// Returns the digest of the canonical bytes of a record, without holding them.
+pub fn sha256_of<R: Record>(record: &R) -> Result<Sha256Digest> {
+    let mut hasher = Sha256Hasher::default();
+    write_to(record, &mut hasher).map_err(not_encoded::<R>)?;
+    Ok(hasher.finish())
+}
+
+fn not_encoded<R: Record>(error: io::Error) -> Error {
+    Error::new(ErrorKind::Failed, format!("cannot encode a {}", R::WHAT)).caused_by(error)
+}
+
+/// Writes the canonical bytes of a record in small pieces, without holding all of them.
+///
+/// # Errors
+/// Those of the writer.
+pub fn write_to<R: Record>(record: &R, writer: &mut impl io::Write) -> io::Result<()> {
+    match write_sorted(record, io::sink()) {
+        Ok(()) => write_sorted(record, writer),
+        Err(_) => write_by_value(record, writer),
+    }
 }
 
 /// Returns the number of bytes that a value has in a record, without holding them.
@@ -87,74 +109,82 @@ fn is_canonical<R: Record>(record: &R, bytes: &[u8]) -> Result<bool> {
         }
     }
     let mut rest = Rest(bytes);
-    if serde_json::to_writer(&mut rest, record).is_ok() && rest.0.is_empty() && is_sorted(bytes) {
+    if write_sorted(record, &mut rest).is_ok() && rest.0.is_empty() {
         return Ok(true);
     }
     Ok(encode(record)? == bytes)
 }
 
-/// Returns whether the members of every object are sorted by name, without duplicates.
-fn is_sorted(bytes: &[u8]) -> bool {
-    serde_json::from_slice::<Sorted>(bytes).is_ok()
+/// Writes a record as its members are declared.
+///
+/// # Errors
+/// When they are not sorted by name, or a name needs an escape; otherwise those of the writer.
+fn write_sorted<R: Record>(record: &R, writer: impl io::Write) -> io::Result<()> {
+    record.serialize(&mut Serializer::with_formatter(writer, SortedFormatter::default()))?;
+    Ok(())
 }
 
-/// Deserializes any JSON whose objects are sorted; keeps none of it.
-struct Sorted;
-
-impl<'de> Deserialize<'de> for Sorted {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        deserializer.deserialize_any(SortedVisitor)
-    }
+/// Writes a record whose members are declared in another order: `Value` sorts its maps by name. It takes many times the
+/// record's length in memory, so records that may be long declare their members sorted by name.
+fn write_by_value<R: Record>(record: &R, writer: impl io::Write) -> io::Result<()> {
+    serde_json::to_writer(writer, &serde_json::to_value(record)?)?;
+    Ok(())
 }
 
-struct SortedVisitor;
+/// Refuses members that are out of order or repeated.
+#[derive(Default)]
+struct SortedFormatter {
+    /// The last name in each object that is open.
+    last_names: Vec<String>,
+    name: String,
+    is_in_name: bool,
+    is_first: bool,
+}
 
-impl<'de> Visitor<'de> for SortedVisitor {
-    type Value = Sorted;
-
-    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("JSON with sorted members")
+impl Formatter for SortedFormatter {
+    fn begin_object<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.last_names.push(String::new());
+        CompactFormatter.begin_object(writer)
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> std::result::Result<Sorted, A::Error> {
-        let mut last: Option<String> = None;
-        while let Some(name) = members.next_key::<String>()? {
-            if last.is_some_and(|last| last >= name) {
-                return Err(serde::de::Error::custom("members out of order"));
+    fn end_object<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.last_names.pop();
+        CompactFormatter.end_object(writer)
+    }
+
+    fn begin_object_key<W: ?Sized + io::Write>(&mut self, writer: &mut W, is_first: bool) -> io::Result<()> {
+        self.name.clear();
+        (self.is_in_name, self.is_first) = (true, is_first);
+        CompactFormatter.begin_object_key(writer, is_first)
+    }
+
+    fn end_object_key<W: ?Sized + io::Write>(&mut self, _: &mut W) -> io::Result<()> {
+        self.is_in_name = false;
+        match self.last_names.last_mut() {
+            Some(last) if self.is_first || *last < self.name => {
+                mem::swap(last, &mut self.name);
+                Ok(())
             }
-            members.next_value::<Sorted>()?;
-            last = Some(name);
+            _ => Err(io::ErrorKind::InvalidInput.into()),
         }
-        Ok(Sorted)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> std::result::Result<Sorted, A::Error> {
-        while elements.next_element::<Sorted>()?.is_some() {}
-        Ok(Sorted)
+    fn write_string_fragment<W: ?Sized + io::Write>(&mut self, writer: &mut W, text: &str) -> io::Result<()> {
+        if self.is_in_name {
+            self.name.push_str(text);
+        }
+        CompactFormatter.write_string_fragment(writer, text)
     }
 
-    fn visit_bool<E>(self, _: bool) -> std::result::Result<Sorted, E> {
-        Ok(Sorted)
-    }
-
-    fn visit_i64<E>(self, _: i64) -> std::result::Result<Sorted, E> {
-        Ok(Sorted)
-    }
-
-    fn visit_u64<E>(self, _: u64) -> std::result::Result<Sorted, E> {
-        Ok(Sorted)
-    }
-
-    fn visit_f64<E>(self, _: f64) -> std::result::Result<Sorted, E> {
-        Ok(Sorted)
-    }
-
-    fn visit_str<E>(self, _: &str) -> std::result::Result<Sorted, E> {
-        Ok(Sorted)
-    }
-
-    fn visit_unit<E>(self) -> std::result::Result<Sorted, E> {
-        Ok(Sorted)
+    fn write_char_escape<W: ?Sized + io::Write>(
+        &mut self,
+        writer: &mut W,
+        escape: CharEscape,
+    ) -> io::Result<()> {
+        if self.is_in_name {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        CompactFormatter.write_char_escape(writer, escape)
     }
 }
 
@@ -194,4 +224,76 @@ pub fn decode<R: Record>(bytes: &[u8], subject: &str) -> Result<R> {
         return Err(damaged("it is not in canonical form".to_owned()));
     }
     Ok(record)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::fmt;
+
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Unsorted {
+        format: u32,
+        by_name: BTreeMap<String, Inner>,
+    }
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Inner {
+        z: u8,
+        a: String,
+    }
+
+    impl Record for Unsorted {
+        const WHAT: &'static str = "test record";
+    }
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Sorted {
+        by_name: BTreeMap<String, u8>,
+        format: u32,
+    }
+
+    impl Record for Sorted {
+        const WHAT: &'static str = "test record";
+    }
+
+    fn assert_both_ways<R: Record + PartialEq + fmt::Debug>(record: &R, canonical: &str) {
+        let mut written = Vec::new();
+        write_to(record, &mut written).unwrap();
+        assert_eq!(String::from_utf8(written).unwrap(), canonical);
+        assert_eq!(encode(record).unwrap(), canonical.as_bytes());
+        assert_eq!(sha256_of(record).unwrap(), Sha256Digest::of(canonical.as_bytes()));
+        assert_eq!(decode::<R>(canonical.as_bytes(), "a test").unwrap(), *record);
+    }
+
+    #[test]
+    fn members_are_written_by_name_whatever_the_order_of_their_declaration() {
+        let inner = |a: &str| Inner { z: 1, a: a.to_owned() };
+        let by_name = BTreeMap::from([("b".to_owned(), inner("\"z")), ("a".to_owned(), inner(""))]);
+        let canonical = r#"{"by_name":{"a":{"a":"","z":1},"b":{"a":"\"z","z":1}},"format":1}"#;
+        assert_both_ways(&Unsorted { format: 1, by_name }, canonical);
+        let declared = canonical.replace(r#""a":"","z":1"#, r#""z":1,"a":"""#);
+        let refused = decode::<Unsorted>(declared.as_bytes(), "a test").unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Damaged, "{refused}");
+    }
+
+    #[test]
+    fn names_are_ordered_by_their_text_not_by_their_escapes() {
+        let by_name = BTreeMap::from([("B".to_owned(), 1), ("\"".to_owned(), 2), (String::new(), 3)]);
+        assert_both_ways(&Sorted { by_name, format: 1 }, r#"{"by_name":{"":3,"\"":2,"B":1},"format":1}"#);
+        for other in [
+            r#"{"by_name":{"B":1,"\"":2},"format":1}"#,
+            r#"{"by_name":{"B":1,"A":2},"format":1}"#,
+            r#"{"by_name":{"A":1,"A":2},"format":1}"#,
+            r#"{"format":1,"by_name":{}}"#,
+        ] {
+            let refused = decode::<Sorted>(other.as_bytes(), "a test").unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Damaged, "{refused}");
+        }
+    }
 }

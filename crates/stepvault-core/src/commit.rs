@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::codec::{FORMAT, FORMAT_OF_IMPORTED, Record};
+use crate::codec::{FORMAT, FORMAT_OF_IMPORTED, FORMAT_OF_TRUSTED, Record};
 use crate::imported::Imported;
 use crate::keys::check_step_name;
 use crate::manifest::{PartManifest, Shape, is_zero};
@@ -33,6 +33,9 @@ pub struct CommittedPart {
     /// As in the manifest. Omitted for objects in stepvault's layout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imported: Option<Imported>,
+    /// How many of its files have no digests, but the checksum of their store. Omitted if 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub trusted_files: u64,
 }
 
 /// A complete step on this remote.
@@ -93,6 +96,7 @@ impl FoundPart {
             digest: manifest.digest,
             file_count: manifest.files.len() as u64,
             imported: manifest.imported.clone(),
+            trusted_files: manifest.trusted_files(),
         };
         let commit = Commit {
             amends: manifest.origin.amends,
@@ -180,6 +184,11 @@ impl Commit {
         self.parts.iter().any(|part| part.imported.is_some())
     }
 
+    /// Returns how many of its files have no digests, but the checksum of their store.
+    pub fn trusted_files(&self) -> u64 {
+        self.parts.iter().fold(0, |sum, part| sum.saturating_add(part.trusted_files))
+    }
+
     /// Returns the number of bytes of all parts.
     pub fn data_bytes(&self) -> u64 {
         self.parts.iter().fold(0, |sum, part| sum.saturating_add(part.data_bytes))
@@ -193,11 +202,17 @@ impl Commit {
 
 impl Record for Commit {
     const WHAT: &'static str = "commit";
-    const NEWEST_FORMAT: u32 = FORMAT_OF_IMPORTED;
+    const NEWEST_FORMAT: u32 = FORMAT_OF_TRUSTED;
 
     fn check(&self) -> Result<()> {
         let fault = |why: &str| Error::new(ErrorKind::Damaged, "the commit is inconsistent").because(why);
-        if self.format != if self.is_imported() { FORMAT_OF_IMPORTED } else { FORMAT } {
+        let due = match (self.is_imported(), self.trusted_files() > 0) {
+            (false, false) => FORMAT,
+            (true, false) => FORMAT_OF_IMPORTED,
+            (true, true) => FORMAT_OF_TRUSTED,
+            (false, true) => return Err(fault("a file that was not imported has no digests")),
+        };
+        if self.format != due {
             return Err(fault("its format is not known"));
         }
         check_step_name(&self.name)?;

@@ -16,6 +16,7 @@ fn part(node: &str) -> CommittedPart {
         data_bytes: 0,
         file_count: 0,
         imported: None,
+        trusted_files: 0,
     }
 }
 
@@ -253,8 +254,16 @@ fn the_commit_of_an_imported_step_says_so_and_has_the_format_of_its_part() {
     assert_eq!(commit.parts[0].imported, manifest.imported);
     for wrong in [
         Commit { format: FORMAT, ..commit.clone() },
-        Commit { format: FORMAT_OF_IMPORTED, parts: vec![part("node-0")], ..commit },
+        Commit { format: FORMAT_OF_IMPORTED, parts: vec![part("node-0")], ..commit.clone() },
     ] {
         assert!(wrong.check().unwrap_err().to_string().ends_with("its format is not known"));
     }
+    let mut trusted = commit;
+    trusted.parts[0].trusted_files = 1;
+    assert!(trusted.check().is_err());
+    trusted.format = FORMAT_OF_TRUSTED;
+    trusted.check().unwrap();
+    assert_eq!(decode::<Commit>(&encode(&trusted).unwrap(), "commit").unwrap(), trusted);
+    trusted.parts[0].imported = None;
+    assert!(trusted.check().is_err());
 }

@@ -1,6 +1,6 @@
 //! Digests of parts and files, and how a file's digest follows from those of its parts.
 
-use std::fmt;
+use std::{fmt, io};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -249,6 +249,27 @@ macro_rules! crc_texts {
 crc_texts!(Crc32c(u32), 8, "CRC-32C");
 crc_texts!(Crc64Nvme(u64), 16, "CRC-64/NVME");
 
+/// A checksum of a whole object that its store has computed. stepvault has not read the bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::Display)]
+pub enum TrustedChecksum {
+    /// CRC-32C.
+    #[strum(to_string = "crc32c {0}")]
+    Crc32c(Crc32c),
+    /// CRC-64/NVME.
+    #[strum(to_string = "crc64nvme {0}")]
+    Crc64Nvme(Crc64Nvme),
+}
+
+impl TrustedChecksum {
+    /// Returns whether a file with these digests has this checksum. One whose checksum of this kind is not known has not.
+    pub fn matches(&self, digest: &FileDigest) -> bool {
+        match self {
+            Self::Crc32c(checksum) => digest.crc32c == *checksum,
+            Self::Crc64Nvme(checksum) => digest.crc64nvme == Some(*checksum),
+        }
+    }
+}
+
 /// The result of one pass over a part's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "EncodedPartDigest", into = "EncodedPartDigest")]
@@ -330,6 +351,17 @@ impl Sha256Hasher {
     /// Returns the digest of all bytes taken.
     pub fn finish(self) -> Sha256Digest {
         Sha256Digest(self.0.finalize().into())
+    }
+}
+
+impl io::Write for Sha256Hasher {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::codec::{FORMAT, FORMAT_OF_IMPORTED, Record};
+use crate::codec::{FORMAT, FORMAT_OF_IMPORTED, FORMAT_OF_TRUSTED, Record};
+use crate::digest::TrustedChecksum;
 pub use crate::entries::{
-    DirectoryEntry, FileEntry, MODE_MASK, Shape, SymlinkEntry, check_link_target, is_zero,
+    DirectoryEntry, EntryDigests, FileEntry, FileProof, MODE_MASK, Shape, SymlinkEntry, check_link_target,
+    is_zero,
 };
 use crate::imported::Imported;
 use crate::keys::{FileKeys, RunKeys, check_step_name, is_in_layout};
@@ -76,6 +78,11 @@ impl PartManifest {
         self.files.iter().map(|file| file.size_bytes).sum()
     }
 
+    /// Returns how many of its files have no digests, but the checksum of their store.
+    pub fn trusted_files(&self) -> u64 {
+        self.files.iter().filter(|file| file.digests().is_none()).count() as u64
+    }
+
     /// Returns where its files are on the remote. Nothing else may derive the key of a file of a committed step.
     pub fn file_keys(&self) -> FileKeys {
         match &self.imported {
@@ -99,7 +106,15 @@ impl PartManifest {
     /// Checks the format, and that an imported part names no object that stepvault may have written: what is one step's
     /// would be deleted with another.
     fn check_imported(&self) -> Result<()> {
-        let due = if self.imported.is_some() { FORMAT_OF_IMPORTED } else { FORMAT };
+        let trusts_store = self.trusted_files() > 0;
+        if trusts_store && self.imported.is_none() {
+            return Err(inconsistent("a file that was not imported has no digests"));
+        }
+        let due = match &self.imported {
+            None => FORMAT,
+            Some(_) if !trusts_store => FORMAT_OF_IMPORTED,
+            Some(_) => FORMAT_OF_TRUSTED,
+        };
         if self.format != due {
             return Err(inconsistent(format!(
                 "it has format {}, and its members are those of format {due}",
@@ -181,7 +196,7 @@ impl PartManifest {
 
 impl Record for PartManifest {
     const WHAT: &'static str = "part manifest";
-    const NEWEST_FORMAT: u32 = FORMAT_OF_IMPORTED;
+    const NEWEST_FORMAT: u32 = FORMAT_OF_TRUSTED;
 
     fn check(&self) -> Result<()> {
         self.check_imported()?;
@@ -195,12 +210,16 @@ impl Record for PartManifest {
         let mut total_bytes = 0_u64;
         for file in &self.files {
             file.check()?;
-            if file.content.algorithm() != self.digest {
+            // What is copied elsewhere gets digests by the algorithm of the part, and is compared with the checksum.
+            let algorithm = match &file.proof {
+                FileProof::Digests(digests) => digests.content.algorithm(),
+                FileProof::Trusted(TrustedChecksum::Crc64Nvme(_)) => DigestAlgorithm::Blake3,
+                FileProof::Trusted(TrustedChecksum::Crc32c(_)) => self.digest,
+            };
+            if algorithm != self.digest {
                 return Err(inconsistent(format!(
-                    "the digests of {} are {}, and those of the part are {}",
-                    file.path,
-                    file.content.algorithm(),
-                    self.digest
+                    "the digests of {} are {algorithm}, and those of the part are {}",
+                    file.path, self.digest
                 )));
             }
             total_bytes = total_bytes

@@ -21,6 +21,13 @@ fn file(text: &str) -> FileEntry {
     FileEntry::from_parts(path(text), 0o640, late(999_999_999), &[part]).unwrap()
 }
 
+fn digests_of(file: &mut FileEntry) -> &mut EntryDigests {
+    match &mut file.proof {
+        FileProof::Digests(digests) => digests,
+        FileProof::Trusted(_) => panic!("it has no digests"),
+    }
+}
+
 fn directory(text: Option<&str>) -> DirectoryEntry {
     DirectoryEntry { path: text.map(path), mode: 0o750, mtime: late(999_999_999) }
 }
@@ -183,13 +190,13 @@ fn a_file_that_contradicts_itself_is_refused() {
             file.part_size_bytes += 1;
         }),
         ("it does not have one digest for each part", |file| {
-            file.parts_content.clear();
+            digests_of(file).parts.clear();
         }),
         ("it does not have one digest for each part", |file| {
             file.size_bytes = 20 << 20;
         }),
         ("its digest does not match the digests of its parts", |file| {
-            file.content = PartDigest::of(b"other").content;
+            digests_of(file).content = PartDigest::of(b"other").content;
         }),
         ("its mode has more than permission bits", |file| {
             file.mode = 0o1777;
@@ -428,4 +435,54 @@ fn an_imported_part_names_no_object_of_a_run() {
     inner.directories.push(directory(Some("run/000000000001.a1")));
     inner.files = vec![file("run/000000000001.a1/x")];
     assert!(inner.check().unwrap_err().to_string().contains("stepvault's own layout"));
+}
+
+fn trusted(text: &str, checksum: TrustedChecksum) -> FileEntry {
+    FileEntry::new(path(text), 0o640, late(7), 5, FileProof::Trusted(checksum)).unwrap()
+}
+
+#[test]
+fn a_file_without_digests_has_one_checksum_of_the_whole() {
+    let part = PartDigest::by(DigestAlgorithm::Blake3, b"12345");
+    let crc32c = TrustedChecksum::Crc32c(part.crc32c);
+    let crc64nvme = TrustedChecksum::Crc64Nvme(part.crc64nvme.unwrap());
+    let of = |checksum, digest| {
+        let files = vec![trusted("a/b/x", checksum)];
+        PartManifest { format: FORMAT_OF_TRUSTED, files, digest, ..imported(Some("old")) }
+    };
+    for (checksum, member) in [(crc32c, "crc32c"), (crc64nvme, "crc64nvme")] {
+        let manifest = of(checksum, DigestAlgorithm::Blake3);
+        let bytes = encode(&manifest).unwrap();
+        assert_eq!(decode::<PartManifest>(&bytes, "here").unwrap(), manifest);
+        assert_eq!(manifest.trusted_files(), 1);
+        let text = String::from_utf8(bytes).unwrap();
+        assert!(text.contains(&format!("\"files\":[{{\"{member}\":\"")), "{text}");
+        assert!(!text.contains("sha256") && !text.contains("parts_"), "{text}");
+        for other in
+            ["\"files\":[{", "\"files\":[{\"crc32c\":\"00000000\",\"crc64nvme\":\"0000000000000000\","]
+        {
+            let (start, rest) = text.split_once("\"files\":[{").unwrap();
+            let (_, rest) = rest.split_once(",\"mode\"").unwrap();
+            let wrong = format!("{start}{other}\"mode\"{rest}");
+            assert!(decode::<PartManifest>(wrong.as_bytes(), "here").is_err(), "{wrong}");
+        }
+        let file = &manifest.files[0];
+        assert!(file.digest().is_none() && !file.has_same_bytes(file));
+        assert_eq!(file.first_difference(&[part]), None);
+        assert_eq!(file.first_difference(&[PartDigest::by(DigestAlgorithm::Blake3, b"12346")]), Some(0));
+        assert_eq!(file.first_difference(&[]), Some(0));
+    }
+    of(crc32c, DigestAlgorithm::Sha256).check().unwrap();
+    let own = PartManifest { imported: None, ..of(crc32c, DigestAlgorithm::Sha256) };
+    let older = PartManifest { format: FORMAT_OF_IMPORTED, ..of(crc32c, DigestAlgorithm::Sha256) };
+    let newer = PartManifest { format: FORMAT_OF_TRUSTED, ..imported(Some("old")) };
+    for (wrong, why) in [
+        (of(crc64nvme, DigestAlgorithm::Sha256), "the digests of a/b/x are blake3"),
+        (own, "a file that was not imported has no digests"),
+        (older, "its members are those of format 3"),
+        (newer, "its members are those of format 2"),
+    ] {
+        let text = wrong.check().unwrap_err().to_string();
+        assert!(text.contains(why), "{text}");
+    }
 }

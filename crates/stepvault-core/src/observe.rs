@@ -1,6 +1,6 @@
 //! Events that the library reports while it works. It draws nothing itself: a terminal, a log or a test observes them.
 
-use crate::{Error, RelativePath, RemoteName, RunName, Sha256Digest, StepId};
+use crate::{Error, RelativePath, RemoteName, RunName, Sha256Digest, StepId, Timestamp};
 
 /// Source or target of a transfer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, strum::Display)]
@@ -56,6 +56,17 @@ pub struct Operation<'a> {
     pub files: u64,
     /// Bytes of its files; `None` if an interrupted removal is resumed.
     pub bytes: Option<u64>,
+}
+
+/// This node's part of a step that has become durable on a remote.
+#[derive(Debug, Clone, Copy)]
+pub struct Saved<'a> {
+    /// When the trainer last wrote it.
+    pub written_at: Timestamp,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// All remotes on which it is durable.
+    pub durable_on: &'a [RemoteName],
 }
 
 /// Returns the number of the trace that all work on a step belongs to, on every node and in every process: 32 hexadecimal
@@ -146,12 +157,32 @@ pub enum Event<'a> {
         /// The file.
         path: &'a RelativePath,
     },
-    /// A step is durable on a remote.
-    Durable {
+    /// All bytes of a step that is uploaded are sent and proved; its records follow. `Finished` or `Failed` follows.
+    Sent {
+        /// The step's run.
+        run: &'a RunName,
         /// The tier.
         tier: &'a Tier,
         /// The step.
         id: StepId,
+    },
+    /// A step is durable on a remote.
+    Durable {
+        /// The step's run.
+        run: &'a RunName,
+        /// The tier.
+        tier: &'a Tier,
+        /// The step.
+        id: StepId,
+        /// What this node saved, unless the vault has known that it is durable there, or there is no vault that has it.
+        saved: Option<Saved<'a>>,
+    },
+    /// A remote's answer to a write has shown its clock.
+    ClockCompared {
+        /// The tier.
+        tier: &'a Tier,
+        /// How far its clock is ahead of this machine's; negative if it is behind.
+        ahead_seconds: i64,
     },
     /// A request is sent to a remote, for the first time or again.
     Requested {

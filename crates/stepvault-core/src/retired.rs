@@ -115,6 +115,21 @@ impl RetiredSteps {
         self.ranges.iter().any(|range| range.contains(id))
     }
 
+    /// Returns the highest `count` steps, by attempt and step.
+    pub fn newest(&self, count: usize) -> BTreeSet<StepId> {
+        let mut newest = BTreeSet::new();
+        for range in &self.ranges {
+            let steps = (range.first.number()..=range.last.number()).rev();
+            let stride = usize::try_from(range.stride).unwrap_or(usize::MAX);
+            let steps = steps.step_by(stride.max(1)).take(count).filter_map(|step| Step::new(step).ok());
+            newest.extend(steps.map(|step| range.id_of(step)));
+            while newest.len() > count {
+                newest.pop_first();
+            }
+        }
+        newest
+    }
+
     /// Returns the highest step, by attempt and step.
     pub fn last(&self) -> Option<StepId> {
         self.ranges.iter().map(|range| range.id_of(range.last)).max()
@@ -177,6 +192,7 @@ mod tests {
         assert!(set.contains(id(1, 100)) && set.contains(id(1, 1_000_000)));
         assert!(!set.contains(id(1, 150)) && !set.contains(id(2, 100)));
         assert_eq!(set.last(), Some(id(1, 1_000_000)));
+        assert_eq!(set.newest(2), [id(1, 999_900), id(1, 1_000_000)].into());
         assert_eq!(set.of_step(Step::new(300).unwrap()).collect::<Vec<_>>(), [id(1, 300)]);
         assert_eq!(set.of_step(Step::new(301).unwrap()).count(), 0);
     }
@@ -196,6 +212,10 @@ mod tests {
             decode::<RetiredRecord>(&encode(&record).unwrap(), "r").is_ok()
         };
         assert!(read(vec![range(0, 100, 50), range(120, 120, 1)]));
+        let ranges = vec![range(0, 100, 50), range(90, 90, 1)];
+        let set = set_of(RetiredRecord { format: FORMAT, run: run(), ranges });
+        assert_eq!(set.newest(3), [id(1, 50), id(1, 90), id(1, 100)].into());
+        assert_eq!(set.newest(9).len(), 4);
         for bad in [
             vec![range(0, 100, 0)],
             vec![range(0, 100, 30)],

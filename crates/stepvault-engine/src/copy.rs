@@ -5,26 +5,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use futures::{StreamExt as _, stream};
+use futures::{FutureExt as _, StreamExt as _, stream};
 use stepvault_core::commit::Commit;
 use stepvault_core::file_parts::MINIMUM_PART_SIZE_BYTES;
-use stepvault_core::keys::{KeyKind, LAUNCHES};
 use stepvault_core::launch::LaunchRecord;
-use stepvault_core::records::{Pin, VaultMarker};
+use stepvault_core::records::{Pin, Tombstone, VaultMarker};
 use stepvault_core::retention::{KeepRules, RetentionPlan, Selection, SelectionState, Verdict};
 use stepvault_core::{Attempt, DigestAlgorithm, Error, ErrorKind, Observer, Result, Step, StepId, Timestamp};
+use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 use stepvault_remote::store::ArchivePlace;
 
-use crate::blocking::{blocking, in_order};
+use crate::blocking::blocking;
+use crate::launches::{launch_attempts, launch_records};
 use crate::memory::MemoryBudget;
 use crate::outage::is_outage;
 use crate::prune::{RemotePrune, plan_remote};
 use crate::restore::remember_remotes;
-use crate::tier::catalog::{FoundCommit, PARALLEL_READS, pin, pins};
+use crate::tier::catalog::{FoundCommit, pin, pins};
 use crate::tier::leases::HeldLease;
 use crate::tier::measured::{recall_concurrency, remember_concurrency};
-use crate::tier::removed::{RemovedSteps, local_now, removal_record, removed_steps};
+use crate::tier::removed::{RemovedSteps, local_now, read_tombstone, removal_record, removed_steps};
 use crate::tier::run_remote::RunRemote;
 use crate::tier::selective::states_of;
 use crate::tier::step_state::visible_commits;
@@ -145,12 +146,14 @@ pub enum CopyOutcome {
 }
 
 /// The result of a copy.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct CopyReport {
     /// The steps, in the order of the plan.
     pub steps: Vec<StepCopy>,
     /// Bytes that the store copied itself.
     pub copied_bytes: u64,
+    /// Bytes that were read from the vault instead of the source.
+    pub vault_bytes: u64,
 }
 
 impl PlannedCopy {
@@ -186,6 +189,19 @@ impl PlannedCopy {
     }
 }
 
+impl CopyDecision {
+    /// Returns what a copy reports of the step if nothing fails.
+    fn outcome(&self) -> Result<CopyOutcome> {
+        match self {
+            Self::Copy => Ok(CopyOutcome::Copied),
+            Self::Present => Ok(CopyOutcome::Present),
+            Self::Wait(due_at) => Ok(CopyOutcome::Planned(*due_at)),
+            Self::Skip(reason) => Ok(CopyOutcome::Skipped(reason.clone())),
+            Self::Fail(error) => Err(error.clone()),
+        }
+    }
+}
+
 impl CopyContext {
     /// Prepares the target for writing, before [`plan_copy`]: creates its directory, if it is one that this vault has never
     /// seen and only its last component is missing.
@@ -206,17 +222,8 @@ impl CopyPlan {
 
     /// Returns what a copy would report if nothing failed.
     pub fn as_report(self) -> CopyReport {
-        let steps = self.steps.into_iter().map(|step| StepCopy {
-            result: match &step.decision {
-                CopyDecision::Copy => Ok(CopyOutcome::Copied),
-                CopyDecision::Present => Ok(CopyOutcome::Present),
-                CopyDecision::Wait(due_at) => Ok(CopyOutcome::Planned(*due_at)),
-                CopyDecision::Skip(reason) => Ok(CopyOutcome::Skipped(reason.clone())),
-                CopyDecision::Fail(error) => Err(error.clone()),
-            },
-            step,
-        });
-        CopyReport { steps: steps.collect(), copied_bytes: 0 }
+        let steps = self.steps.into_iter().map(|step| StepCopy { result: step.decision.outcome(), step });
+        CopyReport { steps: steps.collect(), ..CopyReport::default() }
     }
 }
 
@@ -262,7 +269,7 @@ pub async fn plan_copy(context: &CopyContext) -> Result<CopyPlan> {
             return Err(no_such_step(from, *step, &source.removed));
         }
     }
-    let commits = source.commits.values().filter_map(|found| found.commit.as_ref().ok());
+    let commits = source.commits.values().filter_map(|found| found.commit.as_deref().ok());
     Ok(CopyPlan {
         // Their lists of files are in memory at once.
         at_once: steps_at_once(commits).min(STEPS_AT_ONCE),
@@ -293,9 +300,13 @@ struct Side {
 
 impl Side {
     async fn read(remote: &RunRemote) -> Result<Self> {
-        let marker = remote.marker().await?;
-        let (commits, removed, launches, pinned) =
-            tokio::try_join!(visible_commits(remote), removed_steps(remote), launches(remote), pins(remote))?;
+        let (marker, commits, removed, launches, pinned) = tokio::try_join!(
+            remote.marker(),
+            visible_commits(remote),
+            removed_steps(remote),
+            launches(remote),
+            pins(remote)
+        )?;
         if marker.is_none() && !commits.is_empty() {
             return Err(Error::new(ErrorKind::Refused, "the run has no marker")
                 .on(remote.describe(&remote.keys.marker()))
@@ -307,16 +318,8 @@ impl Side {
 }
 
 async fn launches(remote: &RunRemote) -> Result<BTreeMap<Attempt, LaunchRecord>> {
-    let select = |kind| match kind {
-        KeyKind::Launch(attempt) => Some(attempt),
-        _ => None,
-    };
-    let listed = remote.list_kind(&remote.keys.all(LAUNCHES), select).await?;
-    let read = in_order(PARALLEL_READS, listed, |(attempt, object)| async move {
-        let record = remote.read_usable_record::<LaunchRecord>(&object.key).await?;
-        Ok(record.map(|record| (attempt, record)))
-    });
-    Ok(read.await?.into_iter().flatten().collect())
+    let records = launch_records(remote, launch_attempts(remote).await?).await?;
+    Ok(records.into_iter().map(|record| (record.attempt, record)).collect())
 }
 
 /// Checks that the target has no other run of that name.
@@ -389,7 +392,7 @@ fn decide(context: &CopyContext, commit: &Commit, target: &Side, ruled: &Ruled) 
         return decision;
     }
     match target.commits.get(&id).map(|found| &found.commit) {
-        Some(Ok(known)) if known == commit => return CopyDecision::Present,
+        Some(Ok(known)) if **known == *commit => return CopyDecision::Present,
         // On the target it has other records, which its manifests tell.
         Some(Ok(_)) if commit.is_imported() => return CopyDecision::Copy,
         Some(Ok(_)) => {
@@ -429,7 +432,7 @@ async fn retention_of(context: &CopyContext, rules: KeepRules) -> Result<Retenti
         pinned_elsewhere: BTreeSet::new(),
         observer: Arc::clone(&context.observer),
     };
-    let plan = plan_remote(&prune).await.map_err(|error| of_source(from, error))?;
+    let plan = plan_remote(&prune, true).await.map_err(|error| of_source(from, error))?;
     match &plan.refusal {
         None => Ok(plan),
         Some(refusal) => Err(Error::new(ErrorKind::Refused, "cannot apply the keep rules to the source")
@@ -459,18 +462,18 @@ pub async fn copy_steps(context: &CopyContext, vault: &Vault, plan: CopyPlan) ->
     let _lock = blocking(move || locked.lock_copies(&run, &name)).await?;
     remember_remotes(vault, std::slice::from_ref(from)).await;
     recall_concurrency(from, vault).await;
-    let copying = || plan.steps.iter().filter(|step| step.is_copied());
-    let algorithm = copying().next().map(|step| step.digest);
-    let session = match algorithm {
-        Some(algorithm) => {
-            let session = open(context, vault, &plan, algorithm).await;
-            Some(session.map_err(|error| of_target(to, error))?)
-        }
-        None => None,
-    };
+    let algorithm = plan.steps.iter().find(|step| step.is_copied()).map(|step| step.digest);
     let has_stopped = AtomicBool::new(false);
+    // Opened while the records of the first steps are read: both take many requests, one after another.
+    let session = async {
+        let Some(algorithm) = algorithm else { return Ok(None) };
+        let opened = open(context, vault, &plan, algorithm).await.map(Some);
+        has_stopped.fetch_or(opened.is_err(), Ordering::Relaxed);
+        opened.map_err(|error| of_target(to, error))
+    };
+    let session = session.boxed().shared();
     let one = |step: PlannedCopy| {
-        let (session, has_stopped, pinned) = (session.as_ref(), &has_stopped, &plan.pinned);
+        let (session, has_stopped, pinned) = (session.clone(), &has_stopped, &plan.pinned);
         async move {
             let result = copy_or_report(context, session, &step, has_stopped).await;
             let is_there = matches!(result, Ok(CopyOutcome::Copied | CopyOutcome::Present));
@@ -483,10 +486,13 @@ pub async fn copy_steps(context: &CopyContext, vault: &Vault, plan: CopyPlan) ->
             StepCopy { step, result }
         }
     };
-    let steps = stream::iter(plan.steps.iter().cloned()).map(one).buffered(plan.at_once).collect().await;
+    let steps = stream::iter(plan.steps.iter().cloned()).map(one).buffered(plan.at_once);
+    let (session, steps) = tokio::join!(session.clone(), steps.collect());
     remember_concurrency(from, vault).await;
+    let session = session?;
     let copied_bytes = session.as_ref().map_or(0, UploadSession::copied_bytes);
-    Ok(CopyReport { steps, copied_bytes })
+    let vault_bytes = session.as_ref().map_or(0, UploadSession::vault_bytes);
+    Ok(CopyReport { steps, copied_bytes, vault_bytes })
 }
 
 /// Opens the target for uploads: a new one gets the source's marker, and the launches of the run.
@@ -497,29 +503,24 @@ async fn open(
     algorithm: DigestAlgorithm,
 ) -> Result<UploadSession> {
     let to = &context.to;
-    to.ensure_marker_or(vault, plan.marker.clone()).await?;
+    let marker = to.ensure_marker_or(vault, plan.marker.clone()).await?;
     for launch in &plan.launches {
         to.create_record(&to.keys.launch(launch.attempt), launch).await?;
     }
-    let (vault, budget) = (vault.clone(), context.budget.clone());
-    let session =
-        UploadSession::open(to.clone(), vault, budget, Arc::clone(&context.observer), algorithm).await?;
+    let (vault, budget, observer) = (vault.clone(), context.budget.clone(), Arc::clone(&context.observer));
+    let session = UploadSession::open_marked(to.clone(), marker, vault, budget, observer, algorithm).await?;
     Ok(session.with_common_store(context.common.clone()))
 }
 
 async fn copy_or_report(
     context: &CopyContext,
-    session: Option<&UploadSession>,
+    session: impl Future<Output = Result<Option<UploadSession>>>,
     step: &PlannedCopy,
     has_stopped: &AtomicBool,
 ) -> Result<CopyOutcome> {
-    let session = match (&step.decision, session) {
-        (CopyDecision::Copy, Some(session)) => session,
-        (CopyDecision::Copy, None) | (CopyDecision::Present, _) => return Ok(CopyOutcome::Present),
-        (CopyDecision::Wait(due_at), _) => return Ok(CopyOutcome::Planned(*due_at)),
-        (CopyDecision::Skip(reason), _) => return Ok(CopyOutcome::Skipped(reason.clone())),
-        (CopyDecision::Fail(error), _) => return Err(error.clone()),
-    };
+    if !step.is_copied() {
+        return step.decision.outcome();
+    }
     if has_stopped.load(Ordering::Relaxed) {
         return Err(Error::new(ErrorKind::Interrupted, format!("did not begin to copy {}", step.id))
             .because("the copy of another step failed for a cause that would end this one too")
@@ -537,7 +538,11 @@ fn is_common_to_all(error: &Error) -> bool {
     is_outage(error) || matches!(error.kind(), ErrorKind::Usage | ErrorKind::NoSpace)
 }
 
-async fn copy_step(context: &CopyContext, session: &UploadSession, id: StepId) -> Result<CopyOutcome> {
+async fn copy_step(
+    context: &CopyContext,
+    session: impl Future<Output = Result<Option<UploadSession>>>,
+    id: StepId,
+) -> Result<CopyOutcome> {
     let CopyContext { from, to, observer, .. } = context;
     let lease = match HeldLease::on_step(from, id).await {
         Ok(lease) => Some(lease),
@@ -546,7 +551,13 @@ async fn copy_step(context: &CopyContext, session: &UploadSession, id: StepId) -
             None
         }
     };
-    let copied = copy_leased(context, session, id).await;
+    let copied: Result<CopyOutcome> = async {
+        let step = SourceStep::read(from, id).await.map_err(|error| of_source(from, error))?;
+        let Some(session) = session.await? else { return Ok(CopyOutcome::Present) };
+        let step = step.with_sealed(sealed_step(context, &session, id).await);
+        session.copy(Arc::new(step)).await.map(|_| CopyOutcome::Copied)
+    }
+    .await;
     if let Some(lease) = lease {
         // Credentials that may not delete leave it to expire.
         let _ = lease.release().await;
@@ -555,6 +566,15 @@ async fn copy_step(context: &CopyContext, session: &UploadSession, id: StepId) -
         Ok(outcome) => return Ok(outcome),
         Err(error) => error,
     };
+    if let Ok(Some(Tombstone { by_gc: true, .. })) = read_tombstone(to, id).await {
+        return Err(Error::new(ErrorKind::Refused, format!("cannot copy {id}"))
+            .on(to.name())
+            .because(
+                "gc removed its unfinished copy, which stood still for longer than gc's grace period; its identity is \
+                 never reused there",
+            )
+            .hint("copy the run to another prefix, and give gc a longer --grace than a copy may stand still"));
+    }
     // Whatever failed: of a step that is being removed, anything may be gone.
     for remote in [from, to] {
         if let Ok(Some(_)) = removal_record(remote, id).await {
@@ -568,11 +588,14 @@ async fn copy_step(context: &CopyContext, session: &UploadSession, id: StepId) -
     Err(error)
 }
 
-async fn copy_leased(context: &CopyContext, session: &UploadSession, id: StepId) -> Result<CopyOutcome> {
-    let CopyContext { from, .. } = context;
-    let step = SourceStep::read(from, id).await.map_err(|error| of_source(from, error))?;
-    session.copy(Arc::new(step)).await?;
-    Ok(CopyOutcome::Copied)
+/// Returns the step in the vault from which a selective remote may get its bytes. A step that cannot be read there is
+/// copied from its remote.
+async fn sealed_step(context: &CopyContext, session: &UploadSession, id: StepId) -> Option<SealedStep> {
+    if !matches!(context.choice, CopyChoice::Selected(_)) {
+        return None;
+    }
+    let (vault, run) = (session.vault.clone(), context.from.keys.run().clone());
+    blocking(move || vault.step(&run, id)).await.ok().flatten()
 }
 
 /// Pins a step on the target as it is pinned on the source.

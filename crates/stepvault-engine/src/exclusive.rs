@@ -96,8 +96,8 @@ async fn other_holder(remote: &RunRemote, own_key: &str, own: &WriterLease) -> R
         if object.key == own_key || !is_lease {
             continue;
         }
-        let lease = match remote.read_record::<WriterLease>(&object.key).await {
-            Ok(Some((lease, _))) => lease,
+        let lease = match remote.read_confirmed::<WriterLease>(&object.key).await {
+            Ok(Some(lease)) => lease,
             // Released since the listing.
             Ok(None) => continue,
             Err(error) if is_outage(&error) => return Err(error),

@@ -9,7 +9,7 @@ use futures::{StreamExt, stream};
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::codec::{FORMAT, MAX_RECORD_BYTES};
-use stepvault_core::keys::{KeyKind, ResumePoint};
+use stepvault_core::keys::{KeyKind, ResumePoint, TOMBSTONES};
 use stepvault_core::records::{GcRecord, Tombstone};
 use stepvault_core::{Error, ErrorKind, Observer, Result, StepId};
 use stepvault_remote::store::ObjectInfo;
@@ -17,7 +17,7 @@ use stepvault_remote::store::ObjectInfo;
 use crate::outage::is_outage;
 use crate::tier::catalog::{claimed_ids, commits, committed_ids, read_manifests};
 use crate::tier::leases::{HeldLease, live_leases};
-use crate::tier::removed::{RemovedSteps, local_now, removed_steps, tombstone, tombstones};
+use crate::tier::removed::{RemovedSteps, local_now, removed_steps, tombstone};
 use crate::tier::run_remote::RunRemote;
 use crate::verify::steps_at_once;
 
@@ -237,7 +237,7 @@ impl<'a> Known<'a> {
         let mut known = Self { claimed: removed.tombstoned.clone(), removed, ..Self::default() };
         let mut missing = Vec::new();
         let commits = commits(remote).await?;
-        let at_once = steps_at_once(commits.values().filter_map(|found| found.commit.as_ref().ok()));
+        let at_once = steps_at_once(commits.values().filter_map(|found| found.commit.as_deref().ok()));
         let read = stream::iter(commits).map(|(id, found)| async move {
             let commit = found.commit?;
             let manifests = read_manifests(remote, &commit).await;
@@ -442,23 +442,23 @@ async fn pardon(remote: &RunRemote, id: StepId, commit: &ObjectInfo) -> Result<(
 
 /// Removes the tombstones left by a gc that was interrupted before its second check: see [`pardon`].
 ///
+/// # Invariants
+/// S1: a prune removes a step that keeps its tombstone, so that one answer must not hide the tombstone here.
+///
 /// # Errors
 /// When the remote is unreachable.
 pub(crate) async fn remove_tombstones_of_kept(remote: &RunRemote) -> Result<()> {
     let committed = committed_ids(remote).await?;
-    for id in tombstones(remote).await? {
-        let Some(commit) = committed.get(&id) else {
+    for (id, listed) in remote.list_steps(TOMBSTONES).await? {
+        // Strictly before: the gc may still be running, and of two events in the same second of the store's clock
+        // the order is unknown.
+        let was_committed = committed.get(&id).is_some_and(|commit| commit.modified < listed.modified);
+        if !was_committed {
             continue;
-        };
-        let key = remote.keys.tombstone(id);
-        let tombstone: Option<Tombstone> = remote.read_usable_record(&key).await?;
+        }
+        let tombstone: Option<Tombstone> = remote.read_usable_record(&listed.key).await?;
         if tombstone.is_some_and(|tombstone| tombstone.by_gc) {
-            let tombstoned = remote.store.head(&key).await?;
-            // Strictly before: the gc may still be running, and of two events in the same second of the store's clock
-            // the order is unknown.
-            if tombstoned.is_some_and(|head| commit.modified < head.info.modified) {
-                remote.delete(vec![key]).await?;
-            }
+            remote.delete(vec![listed.key]).await?;
         }
     }
     Ok(())

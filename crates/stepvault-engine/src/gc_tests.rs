@@ -9,7 +9,7 @@ use stepvault_core::retired::RetiredSteps;
 
 use super::*;
 use crate::test_remote::in_directory;
-use crate::tier::removed::{read_tombstone, removal_record, retired_steps};
+use crate::tier::removed::{read_tombstone, removal_record, retired_steps, tombstones};
 
 const SECOND: Duration = Duration::from_secs(1);
 

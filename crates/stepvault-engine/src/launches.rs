@@ -217,9 +217,9 @@ impl<'a> Launches<'a> {
 
     /// Returns whether nodes of `launch` have begun an attempt after this one.
     pub(crate) async fn has_begun_after(&self, launch: &LaunchName, attempt: Attempt) -> Result<bool> {
-        let mut later = launch_attempts(self.remote).await?;
-        later.retain(|given| *given > attempt);
-        let records = self.latest_records(&later).await?;
+        let given = launch_attempts(self.remote).await?.into_iter().rev();
+        let later = given.take_while(|given| *given > attempt).take(RECORDS_READ);
+        let records = launch_records(self.remote, later).await?;
         // A launch that went back without a restart has a later attempt too.
         let has_begun = |record: &LaunchRecord| record.launch == *launch && record.begun_by.is_some();
         Ok(records.iter().any(has_begun))
@@ -295,23 +295,11 @@ impl<'a> Launches<'a> {
         let removed = removed_steps(remote).await?.last();
         let committed = committed_ids(remote).await?;
         let claimed = claimed_ids(remote).await?;
-        let given = launch_attempts(self.remote).await?;
+        let given = launch_attempts(remote).await?;
         let steps = removed.iter().chain(committed.keys()).chain(claimed.keys());
         let used = steps.map(|id| id.attempt).chain(given.last().copied()).max();
-        Ok((self.latest_records(&given).await?, used))
-    }
-
-    /// Reads the records of the latest of these attempts.
-    async fn latest_records(&self, given: &BTreeSet<Attempt>) -> Result<Vec<LaunchRecord>> {
-        let remote = self.remote;
-        let latest = given.iter().rev().copied().take(RECORDS_READ);
-        let records = in_order(PARALLEL_READS, latest, |attempt| async move {
-            // The number of a record that cannot be used is used up too.
-            let record: Option<LaunchRecord> =
-                remote.read_usable_record(&remote.keys.launch(attempt)).await?;
-            Ok(record.filter(|record| record.attempt == attempt))
-        });
-        Ok(records.await?.into_iter().flatten().collect())
+        let latest = given.into_iter().rev().take(RECORDS_READ);
+        Ok((launch_records(remote, latest).await?, used))
     }
 
     async fn highest_locally(&self) -> Result<Option<Attempt>> {
@@ -353,6 +341,19 @@ pub async fn launch_attempts(remote: &RunRemote) -> Result<BTreeSet<Attempt>> {
     };
     let launches = remote.list_kind(&remote.keys.all(LAUNCHES), select).await?;
     Ok(launches.into_iter().map(|(attempt, _)| attempt).collect())
+}
+
+/// Reads the records of the launches that were given these attempts, without those that cannot be used.
+pub(crate) async fn launch_records(
+    remote: &RunRemote,
+    attempts: impl IntoIterator<Item = Attempt>,
+) -> Result<Vec<LaunchRecord>> {
+    let records = in_order(PARALLEL_READS, attempts, |attempt| async move {
+        // The number of a record that cannot be used is used up too.
+        let record: Option<LaunchRecord> = remote.read_usable_record(&remote.keys.launch(attempt)).await?;
+        Ok(record.filter(|record| record.attempt == attempt))
+    });
+    Ok(records.await?.into_iter().flatten().collect())
 }
 
 fn no_attempt(launch: &LaunchName) -> Error {

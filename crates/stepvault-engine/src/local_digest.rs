@@ -103,8 +103,7 @@ pub fn check_local(
         };
         match digest_parts(&step.file_path(&sealed.path), sealed, manifest.digest) {
             Ok(parts) => {
-                let same = parts.iter().map(|part| part.content).eq(file.parts_content.iter().copied());
-                if !same {
+                if file.first_difference(&parts).is_some() {
                     reasons.push(format!("{} has different bytes than were saved", file.path));
                 }
                 observer.on_event(&Event::BytesMoved { tier: &Tier::Local, bytes: file.size_bytes });

@@ -1,16 +1,16 @@
-//! An object, read at offsets by checks that block.
+//! Reads ranges of objects: a body that breaks off is taken up where it broke.
 
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
+use bytes::Bytes;
 use futures::StreamExt as _;
-use stepvault_core::Result;
+use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::tree::ReadAt;
-use stepvault_remote::store::RemoteStore;
+use stepvault_remote::store::{BodyStream, RemoteStore};
 use tokio::runtime::Handle;
-
-use crate::tier::run_remote::BodyRetries;
 
 /// An object of a known size. It must be read on a thread that may block.
 #[derive(Debug)]
@@ -22,29 +22,14 @@ pub(crate) struct RemoteFile {
 }
 
 impl RemoteFile {
-    /// Fills `buffer` from `offset`, and returns how many bytes there were. A response that breaks off is continued.
-    pub(crate) async fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+    /// Fills `buffer` from `offset`. A response that breaks off is continued.
+    pub(crate) async fn read(&self, offset: u64, mut buffer: &mut [u8]) -> Result<()> {
         let until = offset.saturating_add(buffer.len() as u64);
-        let (mut filled, mut breaks) = (0, BodyRetries::default());
-        loop {
-            let before = filled;
-            match self.fill(offset + filled as u64..until, buffer, &mut filled).await {
-                Ok(()) => return Ok(filled),
-                Err(error) => breaks.wait(error, filled > before).await?,
-            }
-        }
-    }
-
-    /// Receives the body of one response.
-    async fn fill(&self, range: Range<u64>, buffer: &mut [u8], filled: &mut usize) -> Result<()> {
-        let mut stream = self.store.read(&self.key, Some(range)).await?;
-        while let Some(piece) = stream.next().await {
-            let piece = piece?;
-            let Some(room) = buffer.get_mut(*filled..*filled + piece.len()) else {
-                break;
-            };
+        let mut body = RangeBody::new(&self.store, &self.key, offset..until);
+        while let Some(piece) = body.next().await? {
+            let (room, rest) = buffer.split_at_mut(piece.len());
             room.copy_from_slice(&piece);
-            *filled += piece.len();
+            buffer = rest;
         }
         Ok(())
     }
@@ -59,8 +44,93 @@ impl ReadAt for RemoteFile {
         if buffer.is_empty() {
             return Ok(());
         }
-        let filled = self.runtime.block_on(self.read(offset, buffer)).map_err(io::Error::other)?;
-        if filled == buffer.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+        self.runtime.block_on(self.read(offset, buffer)).map_err(io::Error::other)
+    }
+}
+
+/// The body of a range of an object, as it arrives. A body that breaks off is requested again from there.
+pub(crate) struct RangeBody {
+    store: Arc<dyn RemoteStore>,
+    key: String,
+    missing: Range<u64>,
+    body: Option<BodyStream>,
+    breaks: BodyRetries,
+    moved: bool,
+}
+
+impl RangeBody {
+    pub(crate) fn new(store: &Arc<dyn RemoteStore>, key: &str, range: Range<u64>) -> Self {
+        let (store, key, breaks) = (Arc::clone(store), key.to_owned(), BodyRetries::default());
+        Self { store, key, missing: range, body: None, breaks, moved: false }
+    }
+
+    /// Returns the next bytes; `None` after exactly the bytes of the range.
+    ///
+    /// # Errors
+    /// That of a request for the object: the store has repeated it. That of the body, when it broke off too often.
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>> {
+        while self.body.is_some() || !self.missing.is_empty() {
+            let body = match &mut self.body {
+                Some(body) => body,
+                None => self.body.insert(self.store.read(&self.key, Some(self.missing.clone())).await?),
+            };
+            let left = self.missing.end - self.missing.start;
+            let broken = match body.next().await {
+                Some(Ok(piece)) if piece.len() as u64 <= left => {
+                    self.missing.start += piece.len() as u64;
+                    self.moved |= !piece.is_empty();
+                    return Ok(Some(piece));
+                }
+                // The connection is reused only after its end was seen. After the last byte, only the bytes count.
+                None | Some(Err(_)) if left == 0 => {
+                    self.body = None;
+                    return Ok(None);
+                }
+                Some(Ok(_)) => self.fault(ErrorKind::Damaged, "a store sent more bytes than requested"),
+                Some(Err(error)) => error,
+                None => self.fault(ErrorKind::Unreachable, "a read ended before its last byte"),
+            };
+            self.body = None;
+            self.breaks.wait(broken, std::mem::take(&mut self.moved)).await?;
+        }
+        Ok(None)
+    }
+
+    fn fault(&self, kind: ErrorKind, what: &str) -> Error {
+        Error::new(kind, what).on(format!("{}/{}", self.store.url(), self.key))
+    }
+}
+
+// Resumes bodies that broke off: requests the rest, a bounded number of times.
+
+/// How many times in a row a body may break off without another byte before its store counts as unreachable. Opening it
+/// is retried and paced by the store.
+const TRIES: u32 = 4;
+/// Wait after the first break; it doubles with each.
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+
+/// The breaks of one object's body.
+#[derive(Debug, Default)]
+pub(crate) struct BodyRetries {
+    in_a_row: u32,
+}
+
+impl BodyRetries {
+    /// Waits until the rest may be requested. Drop the broken response first, so that its place among the concurrent
+    /// requests is free. `moved` says whether it delivered a byte.
+    ///
+    /// # Errors
+    /// The given error, when it is no break, or the break was one too many.
+    pub(crate) async fn wait(&mut self, error: Error, moved: bool) -> Result<()> {
+        if moved {
+            self.in_a_row = 0;
+        }
+        if error.kind() != ErrorKind::Unreachable || !error.is_transient() || self.in_a_row + 1 >= TRIES {
+            return Err(error);
+        }
+        tokio::time::sleep(FIRST_WAIT * 2_u32.pow(self.in_a_row)).await;
+        self.in_a_row += 1;
+        Ok(())
     }
 }
 
@@ -80,7 +150,7 @@ mod tests {
         let (settings, options) = crate::test_remote::on(&server);
         let store = open_with(&settings, Arc::new(SilentObserver), options).await.unwrap();
         let bytes: Vec<u8> = (0..200_000_u32).flat_map(u32::to_le_bytes).collect();
-        let body = bytes::Bytes::from(bytes.clone()).into();
+        let body = Bytes::from(bytes.clone()).into();
         let digest = PartDigest::of(&bytes);
         store.create("file", body, &digest).await.unwrap();
         let cut = FaultAction::CutBody { bytes: 250_000 };
@@ -97,5 +167,24 @@ mod tests {
             outcome.map(|()| buffer)
         });
         assert_eq!(read.await.unwrap().unwrap(), bytes[100..]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn breaks_without_a_byte_more_are_bounded() {
+        let broken = || Error::new(ErrorKind::Unreachable, "cut off");
+        let mut breaks = BodyRetries::default();
+        for _ in 0..100 {
+            breaks.wait(broken(), true).await.unwrap();
+        }
+        breaks.wait(broken(), false).await.unwrap();
+        breaks.wait(broken(), false).await.unwrap();
+        assert_eq!(breaks.wait(broken(), false).await.unwrap_err().kind(), ErrorKind::Unreachable);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_break_is_waited_for() {
+        let damaged = Error::new(ErrorKind::Damaged, "too short");
+        let error = BodyRetries::default().wait(damaged, true).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Damaged);
     }
 }

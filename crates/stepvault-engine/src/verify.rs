@@ -275,7 +275,7 @@ impl<'a> CommittedParts<'a> {
         let Some(head) = remote.store.head(&key).await? else {
             return Ok(missing());
         };
-        let proof = head.checksum.proves(&file.digest(), &file.parts_content);
+        let proof = head.checksum.proves_entry(file);
         // Other programs divide a file into other parts.
         let is_of_parts = is_imported && matches!(head.checksum, StoredChecksum::CompositeSha256 { .. });
         Ok(match proof.filter(|is_same| *is_same || !is_of_parts) {
@@ -288,24 +288,20 @@ impl<'a> CommittedParts<'a> {
     }
 
     async fn read_back(&self, key: &str, file: &FileEntry) -> Result<StepHealth> {
-        let algorithm = file.content.algorithm();
-        let found = match self.remote.digest_object(key, file.size_bytes, algorithm).await {
+        let found = match self.remote.digest_object(key, file.size_bytes, file.algorithm()).await {
             Ok(found) => found,
             Err(error) => return StepHealth::of_error(error),
         };
         self.observer.on_event(&Event::BytesMoved { tier: &self.remote.tier, bytes: file.size_bytes });
-        let wrong = found
-            .iter()
-            .map(|part| part.content)
-            .zip(&file.parts_content)
-            .position(|(found, expected)| found != *expected)
-            .or((found.len() != file.parts_content.len()).then_some(found.len()));
-        Ok(match wrong {
-            None => StepHealth::proved_file(file.size_bytes),
-            Some(part) => StepHealth::fault(format!(
-                "{} has different bytes than were saved, from byte {}",
-                file.path,
-                part as u64 * file.part_size_bytes
+        Ok(match (file.first_difference(&found), file.trusted_checksum()) {
+            (None, _) => StepHealth::proved_file(file.size_bytes),
+            (Some(byte), None) => StepHealth::fault(format!(
+                "{} has different bytes than were saved, from byte {byte}",
+                file.path
+            )),
+            (Some(_), Some(checksum)) => StepHealth::fault(format!(
+                "{} has other bytes than those of the store's {checksum} when it was imported",
+                file.path
             )),
         })
     }

@@ -1,9 +1,12 @@
 //! Opens paths below a directory and never leaves it, even when another process swaps in symbolic links meanwhile.
 
+use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps};
+use rustix::fs::{
+    AtFlags, CWD, Dir, DirEntry, FileType, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps,
+};
 use rustix::io::{Errno, Result};
 use rustix::path::Arg;
 use stepvault_core::manifest::MODE_MASK;
@@ -72,6 +75,18 @@ impl AsFd for Beneath {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }
+}
+
+/// Creates a file that only this user may read, under an unused name. `access` is how it is opened.
+pub(crate) fn create_new(parent: impl AsFd, name: impl Arg, access: OFlags) -> Result<File> {
+    let flags = access | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(parent, name, flags, Mode::from_raw_mode(0o600)).map(File::from)
+}
+
+/// Returns what an open directory holds.
+pub(crate) fn children(directory: impl AsFd) -> Result<impl Iterator<Item = Result<DirEntry>>> {
+    let is_child = |entry: &DirEntry| ![&b"."[..], b".."].contains(&entry.file_name().to_bytes());
+    Ok(Dir::read_from(directory)?.filter(move |entry| entry.as_ref().map_or(true, is_child)))
 }
 
 /// Returns the last component of a path.

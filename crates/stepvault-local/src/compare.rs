@@ -6,11 +6,11 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
-use stepvault_core::digest::ContentHasher;
+use stepvault_core::digest::PartHasher;
 use stepvault_core::manifest::{DirectoryEntry, FileEntry, Shape, SymlinkEntry};
 use stepvault_core::{ErrorKind, RelativePath, Result};
 
-use crate::beneath::{Beneath, name_of};
+use crate::beneath::Beneath;
 use crate::durable::parent_of;
 use crate::errors::IoAt as _;
 use crate::seal_record::SealedFile;
@@ -111,13 +111,17 @@ fn scanned_differs(present: &Tree, target: &Path, step: Entries<'_>) -> Result<O
     Ok(None)
 }
 
-/// Returns whether the file at `path` of the checkpoint at `source` has the bytes of a file of a stored step.
+/// Returns whether the file at `path` of the checkpoint at `source` has the bytes of a file of a stored step. A file without
+/// digests equals nothing: a checksum does not tell apart what a trainer has saved.
 pub fn has_bytes_of_entry(
     file: &FileEntry,
     source: &Path,
     shape: Shape,
     path: &RelativePath,
 ) -> Result<bool> {
+    if file.digests().is_none() {
+        return Ok(false);
+    }
     let root = root_of(source, shape);
     let opened = open_following(root, path)?;
     Ok(bytes_differ(opened, &root.join(path), file)?.is_none())
@@ -138,10 +142,7 @@ fn single_file_differs(target: &Path, file: &FileEntry, present: &Tree) -> Resul
         return Ok(Some(sizes_differ(&file.path, there.size_bytes, file.size_bytes)));
     }
     let name = RelativePath::new(target.file_name().unwrap_or_default().to_string_lossy())?;
-    let opened = Beneath::open_following(parent_of(target))
-        .and_then(|parent| parent.open_file(name_of(&name), OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()))
-        .at(WHAT, target)?;
-    bytes_differ(File::from(opened), target, file)
+    bytes_differ(open_following(parent_of(target), &name)?, target, file)
 }
 
 /// Returns the first difference in names, sizes and link targets. `files` are the wanted files with their sizes.
@@ -203,10 +204,11 @@ fn sizes_differ(path: &RelativePath, there_bytes: u64, wanted_bytes: u64) -> Str
 fn bytes_differ(mut opened: File, place: &Path, file: &FileEntry) -> Result<Option<String>> {
     let cut = file.parts()?;
     let mut buffer = vec![0_u8; BUFFER_BYTES];
-    for (index, expected) in (0..cut.count()).zip(&file.parts_content) {
+    let mut parts = Vec::new();
+    for index in 0..cut.count() {
         let range = cut.range(index);
         let mut left_bytes = range.end - range.start;
-        let mut hasher = ContentHasher::new(file.content.algorithm());
+        let mut hasher = PartHasher::new(file.algorithm());
         while left_bytes > 0 {
             let wanted = usize::try_from(left_bytes).unwrap_or(BUFFER_BYTES).min(BUFFER_BYTES);
             let read = opened.read(&mut buffer[..wanted]).at(WHAT, place)?;
@@ -216,11 +218,13 @@ fn bytes_differ(mut opened: File, place: &Path, file: &FileEntry) -> Result<Opti
             hasher.update(&buffer[..read]);
             left_bytes -= read as u64;
         }
-        if hasher.finish() != *expected {
+        let part = hasher.finish();
+        if file.part_digest(index).is_some_and(|expected| expected != part.content) {
             return Ok(Some(format!("{} differs in part {index}", file.path)));
         }
+        parts.push(part);
     }
-    Ok(None)
+    Ok(file.first_difference(&parts).map(|_| format!("{} has another checksum", file.path)))
 }
 
 /// Returns the first difference between `target` and the directory `other`, whose tree is `wanted`, in words, or `None`
@@ -284,14 +288,15 @@ fn root_of(source: &Path, shape: Shape) -> &Path {
 
 /// Opens a file of a checkpoint. The directory that holds the checkpoint may be reached through a link.
 fn open_following(root: &Path, path: &RelativePath) -> Result<File> {
-    Beneath::open_following(root)
-        .and_then(|root| root.open_file(path.as_str(), OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()))
-        .map(File::from)
-        .at(WHAT, &root.join(path))
+    open_in(Beneath::open_following(root), root, path)
 }
 
 fn open(root: &Path, path: &RelativePath) -> Result<File> {
-    Beneath::open(root)
+    open_in(Beneath::open(root), root, path)
+}
+
+fn open_in(opened: rustix::io::Result<Beneath>, root: &Path, path: &RelativePath) -> Result<File> {
+    opened
         .and_then(|root| root.open_file(path.as_str(), OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()))
         .map(File::from)
         .at(WHAT, &root.join(path))

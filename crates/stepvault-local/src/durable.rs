@@ -32,12 +32,15 @@ pub enum CreateOutcome {
 /// Creates `path` with `bytes` unless the name is taken. The file is durable when this returns
 /// [`CreateOutcome::Written`].
 pub fn create_new(path: &Path, bytes: &[u8]) -> Result<CreateOutcome> {
-    create_new_of(path, &[bytes])
+    create_new_with(path, |file| file.write_all(bytes))
 }
 
-/// Like [`create_new`], for bytes in several blocks that are written one after another.
-pub fn create_new_of(path: &Path, blocks: &[impl AsRef<[u8]>]) -> Result<CreateOutcome> {
-    let temporary = Temporary::write(path, blocks)?;
+/// Like [`create_new`], for what `content` writes.
+pub fn create_new_with(
+    path: &Path,
+    content: impl FnOnce(&mut dyn io::Write) -> io::Result<()>,
+) -> Result<CreateOutcome> {
+    let temporary = Temporary::write(path, content)?;
     if rename_new("cannot create", &temporary.path, path)? == CreateOutcome::Exists {
         // The process that created it may have been killed before the name was on disk. From here on it counts as
         // existing.
@@ -66,7 +69,15 @@ pub fn rename_new(what: &str, from: &Path, to: &Path) -> Result<CreateOutcome> {
 
 /// Writes `bytes` to `path` and replaces an existing file. Readers see the old or the new content, never a mixture.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
-    let temporary = Temporary::write(path, &[bytes])?;
+    replace_with(path, |file| file.write_all(bytes))
+}
+
+/// Like [`replace`], for what `content` writes.
+pub(crate) fn replace_with(
+    path: &Path,
+    content: impl FnOnce(&mut dyn io::Write) -> io::Result<()>,
+) -> Result<()> {
+    let temporary = Temporary::write(path, content)?;
     rename::over(Place::path(&temporary.path), Place::path(path)).at("cannot replace", path)?;
     temporary.forget();
     fsync_directory(parent_of(path))
@@ -174,8 +185,10 @@ pub fn read_bounded(path: &Path, max_bytes: u64) -> Result<Option<Vec<u8>>> {
             Err(Errno::NOENT) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let mut bytes = Vec::new();
-        file.take(max_bytes.saturating_add(1)).read_to_end(&mut bytes)?;
+        let most_bytes = max_bytes.saturating_add(1);
+        let length = file.metadata()?.len().min(most_bytes);
+        let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or_default());
+        file.take(most_bytes).read_to_end(&mut bytes)?;
         Ok(Some(bytes))
     });
     let Some(bytes) = read.at("cannot read", path)? else {

@@ -20,7 +20,7 @@ use rustix::fs::{AtFlags, FileType};
 use rustix::io::Errno;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use stepvault_core::follow::FollowedSteps;
+use stepvault_core::follow::{FollowRules, FollowedSteps};
 use stepvault_core::{Error, ErrorKind, RelativePath, Result, RunName, StepId, Timestamp};
 
 use crate::beneath::{Beneath, Facts, name_of};
@@ -44,13 +44,31 @@ const WHAT: &str = "cannot follow into the directory";
 #[serde(rename_all = "kebab-case")]
 struct State {
     run: RunName,
+    /// The newest finished step. Without `each`, all older ones are finished too.
     #[serde(default)]
     finished: Option<String>,
+    /// The steps that were finished one by one, above `all-until`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    each: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    all_until: Option<String>,
     #[serde(default)]
     skipped: Vec<String>,
     /// The last target of the link, and the one before: a killed follower may have written either.
     #[serde(default)]
     latest: Vec<String>,
+}
+
+impl State {
+    fn followed(&self) -> FollowedSteps {
+        let id = |label: &String| StepId::from_label(label);
+        let all_until = if self.each.is_empty() { &self.finished } else { &self.all_until };
+        FollowedSteps {
+            all_until: all_until.as_ref().and_then(id),
+            finished: self.each.iter().filter_map(id).collect(),
+            skipped: self.skipped.iter().filter_map(id).collect(),
+        }
+    }
 }
 
 /// A step that was placed: the entries that it consists of.
@@ -115,13 +133,7 @@ impl FollowDirectory {
                 .because(format!("it follows run '{}'", state.run))
                 .hint("give another directory with --into"));
         }
-        let (finished, skipped, latest) =
-            state.map(|state| (state.finished, state.skipped, state.latest)).unwrap_or_default();
-        let id = |label: &String| StepId::from_label(label);
-        let followed = FollowedSteps {
-            finished: finished.as_ref().and_then(id),
-            skipped: skipped.iter().filter_map(id).collect(),
-        };
+        let (followed, latest) = state.map(|state| (state.followed(), state.latest)).unwrap_or_default();
         let directory = Self { path, run: run.clone(), followed, latest, _lock: lock };
         directory.write()?;
         Ok(directory)
@@ -151,8 +163,8 @@ impl FollowDirectory {
     ///
     /// # Errors
     /// When the record cannot be written.
-    pub fn finish(&mut self, id: StepId) -> Result<()> {
-        self.followed.finish(id);
+    pub fn finish(&mut self, id: StepId, rules: FollowRules) -> Result<()> {
+        self.followed.finish(id, rules);
         self.write()
     }
 
@@ -254,12 +266,15 @@ impl FollowDirectory {
         Ok(self.path.join(&placed.path))
     }
 
-    /// Lets the link `latest` point to a placed step. Returns `false`, and changes nothing, if something else has that
-    /// name.
+    /// Lets the link `latest` point to a placed step, unless a newer one is placed. Returns `false`, and changes nothing,
+    /// if something else has that name.
     ///
     /// # Errors
     /// When the link cannot be written.
-    pub fn point_to(&mut self, path: &Path) -> Result<bool> {
+    pub fn point_to(&mut self, id: StepId, path: &Path) -> Result<bool> {
+        if self.placed_steps()?.last().is_some_and(|newest| *newest > id) {
+            return Ok(true);
+        }
         let link = self.path.join(LATEST);
         let target = path.strip_prefix(&self.path).unwrap_or(path).to_string_lossy().into_owned();
         let found = match rustix::fs::readlink(&link, Vec::new()) {
@@ -342,7 +357,9 @@ impl FollowDirectory {
     fn write(&self) -> Result<()> {
         let state = State {
             run: self.run.clone(),
-            finished: self.followed.finished.map(StepId::label),
+            finished: self.followed.newest().map(StepId::label),
+            each: self.followed.finished.iter().map(|id| id.label()).collect(),
+            all_until: self.followed.all_until.map(StepId::label),
             skipped: self.followed.skipped.iter().map(|id| id.label()).collect(),
             latest: self.latest.clone(),
         };
@@ -433,6 +450,8 @@ mod tests {
         StepId::new(Attempt::FIRST, Step::new(step).unwrap())
     }
 
+    const EACH: FollowRules = FollowRules { each: true, every: None };
+
     fn open(place: &Path) -> FollowDirectory {
         FollowDirectory::open(&place.join("dir"), &RunName::new("demo/a").unwrap()).unwrap()
     }
@@ -454,8 +473,8 @@ mod tests {
         for step in [1, 2, 3] {
             let path = placed(&directory, step);
             assert_eq!(path, directory.path().join(id(step).label()).join(format!("step_{step}")));
-            assert!(directory.point_to(&path).unwrap());
-            directory.finish(id(step)).unwrap();
+            assert!(directory.point_to(id(step), &path).unwrap());
+            directory.finish(id(step), EACH).unwrap();
         }
         let removed = directory.remove_older(2).unwrap();
         assert_eq!(
@@ -468,7 +487,48 @@ mod tests {
         assert_eq!(directory.placed_steps().unwrap(), BTreeSet::from([id(2), id(3)]));
         assert!(directory.unchanged(id(3)).unwrap().is_some());
         drop(directory);
-        assert_eq!(open(place.path()).followed().finished, Some(id(3)));
+        assert_eq!(open(place.path()).followed().newest(), Some(id(3)));
+    }
+
+    #[test]
+    fn an_older_step_that_comes_later_is_placed_beside_the_newest() {
+        let place = tempfile::tempdir().unwrap();
+        let mut directory = open(place.path());
+        for step in [3, 1] {
+            let path = placed(&directory, step);
+            assert!(directory.point_to(id(step), &path).unwrap());
+        }
+        assert_eq!(
+            fs::read_link(directory.path().join(LATEST)).unwrap(),
+            Path::new("000000000003.a1/step_3")
+        );
+        directory.remove_older(1).unwrap();
+        assert_eq!(directory.placed_steps().unwrap(), BTreeSet::from([id(3)]));
+    }
+
+    #[test]
+    fn a_record_of_an_earlier_version_keeps_its_place_and_a_later_one_can_be_read_by_it() {
+        let place = tempfile::tempdir().unwrap();
+        let mut directory = open(place.path());
+        let path = directory.own("state.json");
+        drop(directory);
+        let record = r#"{"run":"demo/a","finished":"000000000005.a1","skipped":["000000000007.a1"]}"#;
+        fs::write(&path, record).unwrap();
+        directory = open(place.path());
+        let mut expected = FollowedSteps {
+            all_until: Some(id(5)),
+            skipped: BTreeSet::from([id(7)]),
+            ..FollowedSteps::default()
+        };
+        assert_eq!(*directory.followed(), expected);
+        for step in [8, 6] {
+            directory.finish(id(step), EACH).unwrap();
+            expected.finished.insert(id(step));
+        }
+        drop(directory);
+        assert_eq!(*open(place.path()).followed(), expected);
+        let written: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        assert_eq!(written["finished"], "000000000008.a1");
     }
 
     #[test]
@@ -516,13 +576,13 @@ mod tests {
         let path = placed(&directory, 1);
         let latest = directory.path().join(LATEST);
         std::os::unix::fs::symlink("/etc", &latest).unwrap();
-        assert!(!directory.point_to(&path).unwrap());
+        assert!(!directory.point_to(id(1), &path).unwrap());
         assert_eq!(fs::read_link(&latest).unwrap(), Path::new("/etc"));
         fs::remove_file(&latest).unwrap();
         fs::write(&latest, "a file").unwrap();
-        assert!(!directory.point_to(&path).unwrap());
+        assert!(!directory.point_to(id(1), &path).unwrap());
         fs::remove_file(&latest).unwrap();
-        assert!(directory.point_to(&path).unwrap());
+        assert!(directory.point_to(id(1), &path).unwrap());
         assert_eq!(fs::read_link(&latest).unwrap(), Path::new("000000000001.a1/step_1"));
     }
 

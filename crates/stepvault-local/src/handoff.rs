@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use stepvault_core::manifest::MODE_MASK;
 use stepvault_core::{Error, ErrorKind, RelativePath, Result, Sha256Digest};
 
-use crate::beneath::{Beneath, Facts, name_of, times};
+use crate::beneath::{Beneath, Facts, create_new, name_of, times};
 use crate::errors::{self, IoAt as _};
 use crate::rename::{self, MAX_OF_ONE_NAME, Place};
 use crate::staging_place::{DATA, OWN, OWN_INSIDE, Workplace};
@@ -107,11 +107,8 @@ impl HandoffDirectory {
 
     /// Creates a symbolic link and replaces a file or link that has its name.
     pub fn write_link(&self, path: &RelativePath, target: &str) -> Result<()> {
-        let fault = |error: Errno| errors::io(POINT, &self.path.join(path), error);
-        let parent = self.directory.parent_of(path).map_err(fault)?;
-        let by_way_of = Place::new(&self.temporary, TEMPORARY);
-        let to = Place::new(&parent, name_of(path));
-        rename::replace_link(by_way_of, to, target).map_err(fault)
+        let put = self.put(path, |by_way_of, to| rename::replace_link(by_way_of, to, target));
+        put.map(drop).at(POINT, &self.path.join(path))
     }
 
     /// Writes a file with the bytes, mode and time of another one and replaces what has its name. The copy shares no
@@ -159,21 +156,24 @@ impl HandoffDirectory {
     }
 
     fn create_temporary(&self, path: &RelativePath) -> Result<File> {
-        let fault = |error: Errno| errors::io(POINT, &self.path.join(path), error);
-        remove::entry(self.temporary.as_fd(), TEMPORARY).map_err(fault)?;
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        rustix::fs::openat(&self.temporary, TEMPORARY, flags, Mode::from_raw_mode(0o600))
-            .map(File::from)
-            .map_err(fault)
+        remove::entry(self.temporary.as_fd(), TEMPORARY)
+            .and_then(|()| create_new(&self.temporary, TEMPORARY, OFlags::RDWR))
+            .at(POINT, &self.path.join(path))
     }
 
     fn bring_in(&self, path: &RelativePath) -> Result<()> {
-        let fault = |error: Errno| errors::io(POINT, &self.path.join(path), error);
-        let parent = self.directory.parent_of(path).map_err(fault)?;
-        let from = Place::new(&self.temporary, TEMPORARY);
-        let to = Place::new(&parent, name_of(path));
-        rename::over(from, to).map_err(fault)?;
-        rustix::fs::fsync(&parent).map_err(fault)
+        self.put(path, rename::over).and_then(rustix::fs::fsync).at(POINT, &self.path.join(path))
+    }
+
+    /// Puts what has the temporary name at `path`, and returns the directory there.
+    fn put(
+        &self,
+        path: &RelativePath,
+        put: impl FnOnce(Place<'_>, Place<'_>) -> rustix::io::Result<()>,
+    ) -> rustix::io::Result<OwnedFd> {
+        let parent = self.directory.parent_of(path)?;
+        put(Place::new(&self.temporary, TEMPORARY), Place::new(&parent, name_of(path)))?;
+        Ok(parent)
     }
 }
 

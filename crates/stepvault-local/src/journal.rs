@@ -164,6 +164,10 @@ impl Vault {
         self.journal_directory(run, id).join(format!("{remote}{ENDING}"))
     }
 
+    fn copy_journal_path(&self, run: &RunName, id: StepId, remote: &RemoteName) -> PathBuf {
+        self.journal_directory(run, id).join(format!("{remote}{COPY}{ENDING}"))
+    }
+
     /// Excludes other processes from copying steps of the run to the remote with this vault, whose journals are theirs
     /// alone. The kernel releases the lock when the process ends.
     ///
@@ -210,8 +214,18 @@ impl Journal {
         remote: &RemoteName,
         commit: Sha256Digest,
     ) -> Result<(Self, JournalState)> {
-        let path = vault.journal_directory(run, id).join(format!("{remote}{COPY}{ENDING}"));
+        let path = vault.copy_journal_path(run, id, remote);
         Self::open_at(vault, path, &Header { format: FORMAT, seal_sha256: commit })
+    }
+
+    /// Removes the journal of a sealed step on a remote, because the upload is complete.
+    pub fn remove(vault: &Vault, run: &RunName, id: StepId, remote: &RemoteName) -> Result<()> {
+        remove_at(&vault.journal_path(run, id, remote))
+    }
+
+    /// Like [`remove`](Self::remove), for a step that was copied from another remote.
+    pub fn remove_copy(vault: &Vault, run: &RunName, id: StepId, remote: &RemoteName) -> Result<()> {
+        remove_at(&vault.copy_journal_path(run, id, remote))
     }
 
     fn open_at(vault: &Vault, path: PathBuf, header: &Header) -> Result<(Self, JournalState)> {
@@ -228,14 +242,6 @@ impl Journal {
     /// Appends a record without syncing it: a power cut may lose the last records, and those parts are then sent again.
     pub fn append(&self, record: &JournalRecord) -> Result<()> {
         self.write_line(record)
-    }
-
-    /// Removes the journal, because the upload is complete.
-    pub fn remove(&self) -> Result<()> {
-        std::fs::remove_file(&self.path).at("cannot remove the journal", &self.path)?;
-        // Fails when other remotes still have journals of the step in it.
-        let _ = std::fs::remove_dir(durable::parent_of(&self.path));
-        Ok(())
     }
 
     fn write_line<T: Serialize>(&self, entry: &T) -> Result<()> {
@@ -276,6 +282,18 @@ fn open(vault: &Vault, path: &Path) -> Result<OwnedFd> {
             opened => return opened,
         }
     }
+}
+
+fn remove_at(path: &Path) -> Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(errors::io("cannot remove the journal", path, error));
+        }
+        _ => {}
+    }
+    // Fails when other remotes still have journals of the step in it.
+    let _ = std::fs::remove_dir(durable::parent_of(path));
+    Ok(())
 }
 
 fn line_of<T: Serialize>(entry: &T) -> Result<Vec<u8>> {

@@ -5,6 +5,7 @@ use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 use std::time::Duration;
 
+use procfs::Current as _;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use stepvault_core::{Error, ErrorKind, Result, Timestamp};
@@ -61,7 +62,8 @@ pub fn kernel_log(within: Duration) -> std::result::Result<Vec<u8>, String> {
     let opened = rustix::fs::openat(CWD, KERNEL_LOG, flags, Mode::empty())
         .map_err(|error| std::io::Error::from(error).to_string())?;
     let mut file = File::from(opened);
-    let oldest_seconds = uptime_seconds().saturating_sub(within.as_secs());
+    let uptime = procfs::Uptime::current().map_or(Duration::ZERO, |uptime| uptime.uptime_duration());
+    let oldest_seconds = uptime.saturating_sub(within).as_secs();
     let mut text = Vec::new();
     let mut record = vec![0; RECORD_BYTES];
     for _ in 0..MAXIMUM_RECORDS {
@@ -97,12 +99,6 @@ fn message(record: &[u8]) -> Option<(u64, &[u8])> {
     let microseconds: u64 = std::str::from_utf8(head).ok()?.split(',').nth(2)?.parse().ok()?;
     let text = text.split(|byte| *byte == b'\n').next()?;
     Some((microseconds / 1_000_000, text.strip_prefix(b";")?))
-}
-
-fn uptime_seconds() -> u64 {
-    let text = std::fs::read_to_string("/proc/uptime").unwrap_or_default();
-    let whole = text.split('.').next().unwrap_or_default();
-    whole.parse().unwrap_or(0)
 }
 
 #[cfg(test)]

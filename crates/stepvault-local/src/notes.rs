@@ -1,12 +1,14 @@
 //! Small pieces of state that the agent stores for a run, and records with a checksum of their own.
 
+use std::io::{self, BufWriter, IntoInnerError};
 use std::path::{Path, PathBuf};
 
-use stepvault_core::codec::{FORMAT, MAX_RECORD_BYTES, Record, decode, encode};
+use stepvault_core::codec::{FORMAT, MAX_RECORD_BYTES, Record, decode, encode, write_to};
+use stepvault_core::digest::Sha256Hasher;
 use stepvault_core::records::Pin;
 use stepvault_core::{Error, ErrorKind, RelativePath, Result, RunName, Sha256Digest, StepId};
 
-use crate::durable;
+use crate::durable::{self, CreateOutcome};
 use crate::sealed::read_record;
 use crate::vault::{Vault, entries, is_temporary};
 
@@ -108,18 +110,53 @@ const DIGEST_BYTES: usize = 68;
 /// Maximum length of such a file.
 pub(crate) const MAX_BYTES: u64 = MAX_RECORD_BYTES + DIGEST_BYTES as u64;
 
-/// Returns the file content for a record's canonical bytes.
+/// Writes a record with its digest to a new file, unless the name is taken. A long record is not held as a whole.
 ///
 /// On a store a commit holds the digest of every part manifest. In the vault, without a checksum, a flipped bit could
 /// change the mode of a file, the target of a link or the name of a step unnoticed.
+pub(crate) fn create<R: Record>(path: &Path, record: &R) -> Result<CreateOutcome> {
+    durable::create_new_with(path, |file| write_with_digest(record, file))
+}
+
+/// Like [`create`], and replaces an existing file.
+pub(crate) fn replace<R: Record>(path: &Path, record: &R) -> Result<()> {
+    durable::replace_with(path, |file| write_with_digest(record, file))
+}
+
+fn write_with_digest<R: Record>(record: &R, file: &mut dyn io::Write) -> io::Result<()> {
+    let mut buffered = BufWriter::new(Hashed { file, hasher: Sha256Hasher::default() });
+    write_to(record, &mut buffered)?;
+    let Hashed { file, hasher } = buffered.into_inner().map_err(IntoInnerError::into_error)?;
+    file.write_all(digest_line(hasher.finish()).as_bytes())
+}
+
+/// Hashes what is written to a file.
+struct Hashed<'a> {
+    file: &'a mut dyn io::Write,
+    hasher: Sha256Hasher,
+}
+
+impl io::Write for Hashed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.hasher.update(bytes.get(..written).unwrap_or_default());
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Returns the content of such a file from a record's canonical bytes.
 pub fn with_digest(mut record: Vec<u8>) -> Vec<u8> {
-    let end = digest_line(&record);
+    let end = digest_line(Sha256Digest::of(&record));
     record.extend_from_slice(end.as_bytes());
     record
 }
 
-fn digest_line(record: &[u8]) -> String {
-    format!("\n\"{}\"\n", Sha256Digest::of(record))
+fn digest_line(digest: Sha256Digest) -> String {
+    format!("\n\"{digest}\"\n")
 }
 
 /// Reads such a record. Returns `None` when it does not exist.
@@ -131,7 +168,7 @@ pub(crate) fn read<R: Record>(path: &Path) -> Result<Option<R>> {
         .len()
         .checked_sub(DIGEST_BYTES)
         .map(|end| bytes.split_at(end))
-        .filter(|(record, end)| digest_line(record).as_bytes() == *end);
+        .filter(|(record, end)| digest_line(Sha256Digest::of(record)).as_bytes() == *end);
     let Some((record, _)) = record else {
         return Err(Error::at(ErrorKind::Damaged, format!("cannot read the {}", R::WHAT), path)
             .because("its digest does not match its content"));
@@ -167,7 +204,8 @@ mod tests {
         };
         let whole = with_digest(encode(&lease).unwrap());
         assert_eq!(whole.len() - DIGEST_BYTES, encode(&lease).unwrap().len());
-        fs::write(&path, &whole).unwrap();
+        assert_eq!(create(&path, &lease).unwrap(), CreateOutcome::Written);
+        assert_eq!(fs::read(&path).unwrap(), whole);
         assert_eq!(read::<Lease>(&path).unwrap().unwrap(), lease);
         let is_damaged = |bytes: &[u8]| {
             fs::write(&path, bytes).unwrap();

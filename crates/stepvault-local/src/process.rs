@@ -2,15 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use procfs::process::{Process as Found, Stat, all_processes};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use stepvault_core::starts::Process;
 
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
-/// Indexes of these fields in a process's `stat`, counted after its name, which may contain any character.
-const STATE: usize = 0;
-const PARENT: usize = 1;
-const GROUP: usize = 2;
-const STARTED: usize = 19;
 
 /// Returns the kernel's identity of the boot, or `None` when the kernel does not report it.
 pub fn boot() -> Option<String> {
@@ -19,30 +15,27 @@ pub fn boot() -> Option<String> {
 
 /// Returns the process with this ID, or `None` when it does not exist or the kernel does not report it.
 pub fn identify(id: u32) -> Option<Process> {
-    Some(Process { boot: boot()?, id, started_ticks: field(&id.to_string(), STARTED)?.parse().ok()? })
+    Some(Process { boot: boot()?, id, started_ticks: stat(id)?.starttime })
 }
 
 /// Returns the parent of the process with this ID, or `None` when the kernel does not report it.
 pub fn parent(id: u32) -> Option<Process> {
-    identify(field(&id.to_string(), PARENT)?.parse().ok()?)
+    identify(u32::try_from(stat(id)?.ppid).ok()?)
 }
 
 /// Returns whether a process of this group runs.
 pub fn group_is_running(group: u32) -> bool {
-    let group = group.to_string();
-    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    processes
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
-        .any(|id| field(&id, GROUP).as_ref() == Some(&group))
+    let processes = all_processes().into_iter().flatten().flatten();
+    processes.filter_map(|process| running(&process)).any(|stat| u32::try_from(stat.pgrp) == Ok(group))
 }
 
-/// Returns a field of the `stat` of a running process. A zombie does not count as running.
-fn field(id: &str, number: usize) -> Option<String> {
-    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    let runs = !matches!(*fields.get(STATE)?, "Z" | "X");
-    fields.get(number).filter(|_| runs).map(|text| (*text).to_owned())
+fn stat(id: u32) -> Option<Stat> {
+    running(&Found::new(i32::try_from(id).ok()?).ok()?)
+}
+
+/// Returns the `stat` of a process if it runs. A zombie does not count as running.
+fn running(process: &Found) -> Option<Stat> {
+    process.stat().ok().filter(|stat| !matches!(stat.state, 'Z' | 'X'))
 }
 
 /// Returns whether exactly this process still runs here.
@@ -64,14 +57,13 @@ pub fn end(process: &Process, grace: Duration) -> bool {
     if !is_running(process) {
         return true;
     }
-    let number = process.id.to_string();
     // While the group has members, the kernel gives its number to no other process.
-    let leads = field(&number, GROUP).as_ref() == Some(&number);
+    let leads = stat(process.id).is_some_and(|stat| stat.pgrp == id.as_raw_nonzero().get());
     let is_gone = || !(is_running(process) || leads && group_is_running(process.id));
     for (signal, time) in [(Signal::TERM, grace), (Signal::KILL, KILLED_WITHIN)] {
         let sent = if leads { kill_process_group(id, signal) } else { kill_process(id, signal) };
         if let Err(error) = sent {
-            tracing::debug!(%error, ?signal, "cannot signal process {number}");
+            tracing::debug!(%error, ?signal, "cannot signal process {}", process.id);
         }
         let end = Instant::now() + time;
         while Instant::now() < end {

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, Dir, Mode};
+use rustix::fs::{AtFlags, Mode};
 use rustix::io::Errno;
 use stepvault_core::manifest::{DirectoryEntry, MODE_MASK, Shape};
 use stepvault_core::members::MemberSet;
 use stepvault_core::{Error, ErrorKind, RelativePath, Result};
 
-use crate::beneath::{Beneath, DIRECTORY, Facts, name_of, times};
+use crate::beneath::{Beneath, DIRECTORY, Facts, children, name_of, times};
 use crate::errors::{self, IoAt as _};
 use crate::remove;
 use crate::rename::{self, Place};
@@ -371,11 +371,5 @@ impl Staging {
 
 fn count(directory: BorrowedFd<'_>) -> rustix::io::Result<usize> {
     let own = rustix::fs::openat(directory, ".", DIRECTORY, Mode::empty())?;
-    let mut entries = 0;
-    for entry in Dir::read_from(&own)? {
-        let entry = entry?;
-        let name = entry.file_name().to_bytes();
-        entries += usize::from(name != b"." && name != b"..");
-    }
-    Ok(entries)
+    children(own)?.try_fold(0, |entries, entry| entry.map(|_| entries + 1))
 }

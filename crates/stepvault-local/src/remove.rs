@@ -6,10 +6,10 @@
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::{Errno, Result};
 
-use crate::beneath::DIRECTORY_ITSELF;
+use crate::beneath::{DIRECTORY_ITSELF, children};
 use crate::errors::IoAt as _;
 
 /// Deletes whatever is at `path`. A missing path is accepted.
@@ -29,12 +29,8 @@ pub(crate) fn entry<P: rustix::path::Arg + Copy>(parent: BorrowedFd<'_>, name: P
         Err(Errno::NOENT) => return Ok(()),
         Err(error) => return Err(error),
     };
-    for child in Dir::read_from(&directory)? {
+    for child in children(&directory)? {
         let child = child?;
-        let bytes = child.file_name().to_bytes();
-        if bytes == b"." || bytes == b".." {
-            continue;
-        }
         match entry(directory.as_fd(), child.file_name()) {
             Err(Errno::ACCESS) => {
                 // A trainer may leave directories that even their owner cannot write.

@@ -1,15 +1,15 @@
 //! Sealing: turns a finished step into a snapshot in the vault, after which the trainer may delete its own files.
 //! Each file is a reflink, else a hard link, else a copy.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
-use stepvault_core::codec::{FORMAT, MAX_RECORD_BYTES, Record as _, encode, encoded_bytes};
+use stepvault_core::codec::{FORMAT, MAX_RECORD_BYTES, Record as _, encoded_bytes};
 use stepvault_core::config::LinkPolicy;
 use stepvault_core::file_parts::MINIMUM_PART_SIZE_BYTES;
 use stepvault_core::keys::check_step_name;
@@ -18,7 +18,7 @@ use stepvault_core::{
     DigestAlgorithm, Error, ErrorKind, NodeSet, RelativePath, Result, RunName, StepId, Timestamp, Writer,
 };
 
-use crate::beneath::{Beneath, Facts, name_of, times};
+use crate::beneath::{Beneath, Facts, create_new, name_of, times};
 use crate::durable::{self, parent_of};
 use crate::errors::{self, IoAt as _};
 use crate::rename::{self, Place};
@@ -48,7 +48,7 @@ pub struct SealRequest {
     /// The algorithm of the digests of its files.
     pub digest: DigestAlgorithm,
     /// The tree as it was when it was judged complete. Sealing fails when it has changed since.
-    pub expected: Option<Tree>,
+    pub expected: Option<Arc<Tree>>,
     /// An earlier revision of the step in this vault, with the same paths: what the source lacks of it is taken from there.
     pub completes: Option<SealedStep>,
 }
@@ -102,16 +102,17 @@ pub fn seal_reporting(vault: &Vault, request: &SealRequest, on_copied: OnCopied<
         return Err(sealed_already(&destination));
     }
     let source = &checkpoint.source;
-    let tree = checkpoint.scan()?;
-    let judged = request.expected.as_ref();
+    let judged = request.expected.as_deref();
+    let tree = checkpoint.scan_again(judged)?;
     if let Some(change) = judged.and_then(|judged| judged.change_until(&tree)) {
         return Err(source_changed(WHAT, source, &change));
     }
     let completes = request.completes.as_ref();
     let missing = completes.map(|before| missing(before, &tree)).transpose()?;
-    let whole = missing.as_ref().map_or_else(|| tree.clone(), |missing| tree.joined(missing));
+    let joined = missing.as_ref().map(|missing| tree.joined(missing));
     // Both are directories: a file that lost something is gone.
-    check_fits(request, &whole)?;
+    let whole = joined.as_ref().unwrap_or(&tree);
+    check_fits(request, whole)?;
     let staging = Unfinished::create(vault)?;
     // Opened before the first write, so that it reports every write error up to the sync.
     let barrier = durable::Barrier::open(&staging.path)?;
@@ -123,29 +124,32 @@ pub fn seal_reporting(vault: &Vault, request: &SealRequest, on_copied: OnCopied<
         let from = from.data_root();
         let mut snapshot = Snapshot::new(&from, &data, LinkPolicy::Auto, missing)?;
         snapshotted.extend(snapshot.take_all(missing, None)?);
+        snapshotted.sort_by(|(one, _), (next, _)| one.cmp(next));
     }
-    let after = look_again(checkpoint)?;
+    let after = look_again(checkpoint, &tree)?;
     if let Some(change) = tree.change_until(&after) {
         return Err(source_changed(WHAT, source, &change));
     }
     // Files that stayed in their place were listed just now.
-    let taken = if home.is_some() { after.clone() } else { tree::scan(&data)? };
+    let taken = if home.is_some() { None } else { Some(tree::scan_again(&data, &[], Some(whole))?) };
     let barrier = home.as_deref().map_or(Ok(barrier), durable::Barrier::open)?;
-    let record = SealRecord { source: home, ..record_of(request, &whole, &snapshotted, &taken)? };
-    let bytes = encode(&record)?;
-    check_readable(source, bytes.len() as u64, record.files.len())?;
+    let record = record_of(request, whole, &snapshotted, taken.as_ref().unwrap_or(&after))?;
+    let record = SealRecord { source: home, ..record };
+    // They may be long, and only the record is needed from here on.
+    drop((tree, joined, missing, snapshotted, taken));
+    check_readable(source, encoded_bytes(&record)?, record.files.len())?;
     check_readable(source, record.manifest_bytes()?, record.files.len())?;
     record.check()?;
     let files = record.files.iter().map(|file| &file.path);
     barrier.sync(&data, files, record.directories.iter())?;
-    durable::create_new(&staging.path.join(SEAL), &notes::with_digest(bytes))?;
+    notes::create(&staging.path.join(SEAL), &record)?;
     staging.publish(vault, &destination)?;
     Ok(Sealed { step: SealedStep::new(destination, record), source: after })
 }
 
 /// Lists the checkpoint again. A missing source counts as changed.
-fn look_again(checkpoint: &Checkpoint) -> Result<Tree> {
-    checkpoint.scan().map_err(|error| match error.kind() {
+fn look_again(checkpoint: &Checkpoint, before: &Tree) -> Result<Tree> {
+    checkpoint.scan_again(Some(before)).map_err(|error| match error.kind() {
         ErrorKind::NotFound => {
             source_changed(WHAT, &checkpoint.source, "it vanished while the step was sealed")
         }
@@ -282,8 +286,8 @@ pub(crate) struct Snapshotted {
     hole_bytes: u64,
 }
 
-/// By the path of each file in the checkpoint.
-pub(crate) type SnapshottedFiles = BTreeMap<RelativePath, Snapshotted>;
+/// With the path of each file in the checkpoint, sorted by it.
+pub(crate) type SnapshottedFiles = Vec<(RelativePath, Snapshotted)>;
 
 /// Takes snapshots of the files of one checkpoint, remembering what the filesystems support.
 pub(crate) struct Snapshot<'a> {
@@ -583,9 +587,7 @@ fn open_source(parent: BorrowedFd<'_>, file: &TreeFile, place: &Path) -> Result<
 }
 
 fn create_target(parent: BorrowedFd<'_>, name: &str, place: &Path) -> Result<File> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let descriptor = rustix::fs::openat(parent, name, flags, Mode::from_raw_mode(0o600));
-    descriptor.map(File::from).at(WHAT, place)
+    create_new(parent, name, OFlags::WRONLY).at(WHAT, place)
 }
 
 /// Sets mode and time as the trainer had them, but always readable and writable for the vault's owner.
@@ -612,8 +614,7 @@ fn missing(before: &SealedStep, present: &Tree) -> Result<Tree> {
     let mut missing = before.tree().without(present);
     let there = tree::scan(&before.data_root())?;
     for file in &mut missing.files {
-        let found = there.files.binary_search_by(|found| found.path.cmp(&file.path));
-        if let Some(found) = found.ok().and_then(|index| there.files.get(index)) {
+        if let Some(found) = there.file(&file.path) {
             (file.device, file.inode, file.ctime) = (found.device, found.inode, found.ctime);
             file.allocated_bytes = found.allocated_bytes;
         }
@@ -641,10 +642,9 @@ fn record_of(
         return Err(changed("the list of files"));
     }
     let mut files = Vec::with_capacity(tree.files.len());
-    for (file, copy) in tree.files.iter().zip(&taken.files) {
-        let how = snapshotted.get(&file.path).ok_or_else(|| changed(file.path.as_str()))?;
+    for ((file, copy), (path, how)) in tree.files.iter().zip(&taken.files).zip(snapshotted) {
         let moved = how.method.is_trainers_file() && copy.inode != file.inode;
-        let same_path = tree.shape == Shape::File || copy.path == file.path;
+        let same_path = *path == file.path && (tree.shape == Shape::File || copy.path == file.path);
         if moved || !same_path || (copy.size_bytes, copy.mtime) != (file.size_bytes, file.mtime) {
             return Err(changed(file.path.as_str()));
         }

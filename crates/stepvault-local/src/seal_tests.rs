@@ -99,6 +99,8 @@ fn what_is_not_what_was_to_be_taken_over_is_not_recorded() {
     }
     let error = record_of(&request(), &tree(), &linked(&["x"]), &tree()).unwrap_err();
     assert!(error.to_string().contains("the list of files"), "{error}");
+    let error = record_of(&request(), &tree(), &linked(&["x", "z"]), &tree()).unwrap_err();
+    assert!(error.to_string().contains("y changed while it was sealed"), "{error}");
 }
 
 #[test]
@@ -160,11 +162,15 @@ fn a_record_is_no_longer_than_what_is_read_back() {
 #[test]
 fn a_source_that_is_gone_has_changed_and_one_that_cannot_be_sealed_is_named() {
     let place = tempfile::tempdir().unwrap();
-    let error = look_again(&Checkpoint::of_path(&place.path().join("step_1"), "step_1")).unwrap_err();
+    let (checkpoint, before) = (
+        Checkpoint::of_path(&place.path().join("step_1"), "step_1"),
+        Checkpoint::of_path(place.path(), "").scan().unwrap(),
+    );
+    let error = look_again(&checkpoint, &before).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::SourceChanged);
     assert!(error.to_string().ends_with("step_1: it vanished while the step was sealed"), "{error}");
     std::os::unix::fs::symlink("elsewhere", place.path().join("step_1")).unwrap();
-    let error = look_again(&Checkpoint::of_path(&place.path().join("step_1"), "step_1")).unwrap_err();
+    let error = look_again(&checkpoint, &before).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Usage, "{error}");
 }
 

@@ -26,6 +26,7 @@ pub(crate) const SEAL: &str = "seal.json";
 /// The snapshot in a step's directory.
 pub(crate) const DATA: &str = "data";
 const MANIFEST: &str = "manifest.json";
+const REMOTES: &str = "remotes";
 
 /// The state of a step on a remote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -180,8 +181,7 @@ impl SealedStep {
         self.check_own(manifest)?;
         let path = self.directory.join(MANIFEST);
         let is_kept = |kept: PartManifest| PartManifest { id: manifest.id, ..kept } == *manifest;
-        if durable::create_new(&path, &notes::with_digest(encode(manifest)?))? == CreateOutcome::Exists
-            && !self.manifest()?.is_some_and(is_kept)
+        if notes::create(&path, manifest)? == CreateOutcome::Exists && !self.manifest()?.is_some_and(is_kept)
         {
             return Err(Error::at(ErrorKind::Conflict, "cannot store the part manifest", &path)
                 .because("a different one already exists")
@@ -213,6 +213,20 @@ impl SealedStep {
     pub fn remote_state(&self, remote: &RemoteName) -> Result<Option<RemoteState>> {
         let state = remote_state_in(&self.directory, remote)?;
         Ok(state.filter(|state| state.id == self.record.id))
+    }
+
+    /// Returns the remotes on which the step is recorded as durable.
+    pub fn durable_remotes(&self) -> Result<Vec<RemoteName>> {
+        let mut durable = Vec::new();
+        for path in entries(&self.directory.join(REMOTES))? {
+            let name = file_name(&path).strip_suffix(".json").and_then(|name| RemoteName::new(name).ok());
+            let Some(name) = name else { continue };
+            let state = self.remote_state(&name)?;
+            if state.is_some_and(|state| state.state == UploadState::Durable) {
+                durable.push(name);
+            }
+        }
+        Ok(durable)
     }
 
     /// Stores the state of the step on a remote.
@@ -248,7 +262,7 @@ pub(crate) fn remote_state_in(directory: &Path, remote: &RemoteName) -> Result<O
 }
 
 fn remote_path(directory: &Path, remote: &RemoteName) -> PathBuf {
-    directory.join("remotes").join(format!("{remote}.json"))
+    directory.join(REMOTES).join(format!("{remote}.json"))
 }
 
 impl Vault {
@@ -419,7 +433,6 @@ impl Vault {
 
 /// Rewrites the record. A journal of the previous record does not apply to the new one.
 fn reseal(step: SealedStep) -> Result<SealedStep> {
-    let bytes = notes::with_digest(encode(step.record())?);
-    durable::replace(&step.directory().join(SEAL), &bytes)?;
+    notes::replace(&step.directory().join(SEAL), step.record())?;
     Ok(step)
 }

@@ -22,7 +22,7 @@ use stepvault_core::config::RestoreSync;
 use stepvault_core::manifest::{MODE_MASK, check_link_target};
 use stepvault_core::{Error, ErrorKind, RelativePath, Result, Sha256Digest, Timestamp};
 
-use crate::beneath::{Beneath, DIRECTORY, Facts, name_of, times};
+use crate::beneath::{Beneath, DIRECTORY, Facts, create_new, name_of, times};
 use crate::errors::{self, IoAt as _};
 use crate::staging_place::{DATA, TAKEN_DOWN, Workplace};
 use crate::survey::SurveyFiles;
@@ -158,7 +158,7 @@ impl Staging {
         let parent = self.parent_of(path)?;
         let name = name_of(path);
         self.progress.lock().insert(path.clone(), None);
-        let file = match create(parent.as_fd(), name) {
+        let file = match create_new(&parent, name, OFlags::RDWR) {
             Ok(file) => file,
             Err(Errno::EXIST) => {
                 if let Some(file) = open_present(parent.as_fd(), name).map_err(fault)? {
@@ -167,17 +167,17 @@ impl Staging {
                     if present.size_bytes > size_bytes {
                         rustix::fs::ftruncate(&file, size_bytes).map_err(fault)?;
                     }
-                    file
+                    File::from(file)
                 } else {
                     self.clear(parent.as_fd(), path)?;
-                    create(parent.as_fd(), name).map_err(fault)?
+                    create_new(&parent, name, OFlags::RDWR).map_err(fault)?
                 }
             }
             Err(error) => return Err(fault(error)),
         };
         let progress = Arc::clone(&self.progress);
         Ok(StagedFile {
-            file: File::from(file),
+            file,
             place,
             path: path.clone(),
             size_bytes,
@@ -292,12 +292,6 @@ fn make_data(own: BorrowedFd<'_>) -> rustix::io::Result<bool> {
 
 fn is_ours(facts: &Facts) -> bool {
     facts.owner == rustix::process::geteuid().as_raw()
-}
-
-/// Creates a file that only this process uses, under an unused name.
-fn create(parent: BorrowedFd<'_>, name: &str) -> rustix::io::Result<OwnedFd> {
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::openat(parent, name, flags, Mode::from_raw_mode(0o600))
 }
 
 /// Opens a file that an interrupted restore left, if it may be written to: a regular file of this user with only this

@@ -116,28 +116,19 @@ pub(crate) struct Base {
 /// Chooses the staging directory for content of the directory `parent`, for the purpose [`RESTORE`] or [`SAVES`]. The
 /// same arguments give the same directory.
 pub(crate) fn choose(parent: &Path, vault: Option<&Vault>, purpose: &str) -> Result<Base> {
+    let base = |path, beside: &Path, removable| Base { path, aside: beside.join(MOVED_ASIDE), removable };
     let mut candidates = Vec::new();
     if let Some(vault) = vault {
-        candidates.push((
-            vault.root(),
-            Base {
-                path: vault.root().join(purpose),
-                aside: vault.root().join(MOVED_ASIDE),
-                removable: Vec::new(),
-            },
-        ));
+        let root = vault.root();
+        candidates.push((root, base(root.join(purpose), root, Vec::new())));
     }
     if let Some(above) = parent.parent() {
         let own = above.join(OWN);
         let path = own.join(purpose);
-        candidates.push((
-            above,
-            Base { path: path.clone(), aside: own.join(MOVED_ASIDE), removable: vec![path, own] },
-        ));
+        candidates.push((above, base(path.clone(), &own, vec![path, own.clone()])));
     }
     let path = parent.join(format!("{OWN_INSIDE}{purpose}"));
-    candidates
-        .push((parent, Base { path: path.clone(), aside: path.join(MOVED_ASIDE), removable: vec![path] }));
+    candidates.push((parent, base(path.clone(), &path, vec![path.clone()])));
 
     let mut refused = None;
     for (on, base) in candidates {

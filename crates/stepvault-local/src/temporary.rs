@@ -5,13 +5,14 @@
 //! removal of leftovers needs no knowledge of other writers: a locked file is in use, an unlocked one is abandoned.
 
 use std::fs::File;
-use std::io::Write as _;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use stepvault_core::{Error, ErrorKind, Result};
 
+use crate::beneath::create_new;
 use crate::durable::parent_of;
 use crate::errors::{self, IoAt as _};
 
@@ -30,14 +31,17 @@ pub(crate) struct Temporary {
 }
 
 impl Temporary {
-    pub(crate) fn write(beside: &Path, blocks: &[impl AsRef<[u8]>]) -> Result<Self> {
-        let (path, mut file) = create_held(beside).at("cannot write", beside)?;
-        let length =
-            blocks.iter().try_for_each(|block| file.write_all(block.as_ref())).and_then(|()| file.metadata());
+    /// Creates one with what `content` writes.
+    pub(crate) fn write(
+        beside: &Path,
+        content: impl FnOnce(&mut dyn io::Write) -> io::Result<()>,
+    ) -> Result<Self> {
+        let (path, file) = create_held(beside).at("cannot write", beside)?;
         // From here on the file exists and is removed on drop, whatever happens.
         let temporary = Self { path, armed: true, file };
-        let length = length.at("cannot write", beside)?.len();
-        let written: u64 = blocks.iter().map(|block| block.as_ref().len() as u64).sum();
+        let mut counted = Counted { file: &temporary.file, bytes: 0 };
+        let length = content(&mut counted).and_then(|()| counted.file.metadata());
+        let (length, written) = (length.at("cannot write", beside)?.len(), counted.bytes);
         if length != written {
             return Err(Error::at(ErrorKind::Failed, "cannot write", beside)
                 .because(format!("{written} bytes were written and the file has {length}")));
@@ -60,17 +64,34 @@ impl Drop for Temporary {
     }
 }
 
+/// Counts the bytes that the kernel took.
+struct Counted<'a> {
+    file: &'a File,
+    bytes: u64,
+}
+
+impl io::Write for Counted<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Creates a locked file. Where the filesystem has no locks, it stays unlocked.
 fn create_held(beside: &Path) -> rustix::io::Result<(PathBuf, File)> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     for _ in 0..TRIES {
         let name = format!("{TEMPORARY_PREFIX}{}", uuid::Uuid::new_v4().simple());
         let path = parent_of(beside).join(name);
-        let file = rustix::fs::openat(CWD, &path, flags, Mode::from_raw_mode(0o600))?;
+        let file = create_new(CWD, &path, OFlags::WRONLY)?;
         let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
         let is_taken_away = rustix::fs::fstat(&file).is_ok_and(|found| found.st_nlink == 0);
         if locked != Err(Errno::WOULDBLOCK) && !is_taken_away {
-            return Ok((path, file.into()));
+            return Ok((path, file));
         }
     }
     Err(Errno::AGAIN)
@@ -104,7 +125,7 @@ mod tests {
     #[test]
     fn what_is_being_written_is_no_leftover() {
         let place = tempfile::tempdir().unwrap();
-        let written = Temporary::write(&place.path().join("a.json"), &[b"a"]).unwrap();
+        let written = Temporary::write(&place.path().join("a.json"), |file| file.write_all(b"a")).unwrap();
         let path = written.path.clone();
         assert!(!remove_abandoned(&path).unwrap());
         assert!(path.exists());

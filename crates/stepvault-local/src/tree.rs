@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType};
+use rustix::fs::{AtFlags, CWD, FileType};
 use rustix::io::Errno;
 use stepvault_core::config::LinkPolicy;
 use stepvault_core::forecast::Taken;
@@ -16,7 +16,7 @@ use stepvault_core::manifest::{DirectoryEntry, MAX_ENTRIES, Shape, SymlinkEntry,
 use stepvault_core::step_origin::StepOrigin;
 use stepvault_core::{Error, ErrorKind, RelativePath, Result, Sha256Digest, Timestamp};
 
-use crate::beneath::{Beneath, Facts, name_of};
+use crate::beneath::{Beneath, Facts, children, name_of};
 use crate::errors::{self, IoAt as _};
 
 const WHAT: &str = "cannot read the checkpoint";
@@ -61,11 +61,15 @@ pub struct Tree {
 /// `NotFound` when nothing is there; `SourceChanged` when an entry disappeared meanwhile; `Usage` for an entry that a
 /// checkpoint cannot hold (sockets, FIFOs, devices, links that lead outside, names that are not UTF-8, …), naming it.
 pub fn scan(root: &Path) -> Result<Tree> {
+    scan_all(root, None)
+}
+
+fn scan_all(root: &Path, known: Option<&Tree>) -> Result<Tree> {
     let stat = rustix::fs::statat(CWD, root, AtFlags::SYMLINK_NOFOLLOW).at(WHAT, root)?;
     let facts = Facts::from(stat);
     match facts.kind {
         FileType::Directory => {
-            let mut walk = Walk::new(root, Beneath::open(root).at(WHAT, root)?);
+            let mut walk = Walk::new(root, Beneath::open(root).at(WHAT, root)?, known);
             walk.pending.push(None);
             walk.finish()
         }
@@ -95,11 +99,16 @@ pub fn scan(root: &Path) -> Result<Tree> {
 /// # Errors
 /// As for [`scan`]; `SourceChanged` when a member no longer exists.
 pub fn scan_members(root: &Path, members: &[RelativePath]) -> Result<Tree> {
+    scan_again(root, members, None)
+}
+
+/// Like [`scan_members`]. The paths that `known` has too are shared with it, because a step may have very many.
+pub(crate) fn scan_again(root: &Path, members: &[RelativePath], known: Option<&Tree>) -> Result<Tree> {
     if members.is_empty() {
-        return scan(root);
+        return scan_all(root, known);
     }
     // The root may be reached through a link: it is not part of the checkpoint.
-    let mut walk = Walk::new(root, Beneath::open_following(root).at(WHAT, root)?);
+    let mut walk = Walk::new(root, Beneath::open_following(root).at(WHAT, root)?, known);
     walk.enter(None)?;
     let above: BTreeSet<&str> = members.iter().flat_map(RelativePath::ancestors).collect();
     for path in above {
@@ -210,6 +219,12 @@ impl Tree {
         self.symlinks.sort_by(|one, next| one.path.cmp(&next.path));
     }
 
+    /// Returns the file at a path.
+    pub(crate) fn file(&self, path: &RelativePath) -> Option<&TreeFile> {
+        let index = self.files.binary_search_by(|file| file.path.cmp(path)).ok()?;
+        self.files.get(index)
+    }
+
     /// Returns the newest modification time of any file, or of the directories when there is no file.
     pub fn newest_mtime(&self) -> Timestamp {
         let files = self.files.iter().map(|file| file.mtime).max();
@@ -289,19 +304,20 @@ pub(crate) fn source_changed(what: &str, root: &Path, change: &str) -> Error {
 struct Walk<'a> {
     root: &'a Path,
     beneath: Beneath,
+    known: Option<&'a Tree>,
     tree: Tree,
     pending: Vec<Option<RelativePath>>,
 }
 
 impl<'a> Walk<'a> {
-    fn new(root: &'a Path, beneath: Beneath) -> Self {
+    fn new(root: &'a Path, beneath: Beneath, known: Option<&'a Tree>) -> Self {
         let tree = Tree {
             shape: Shape::Directory,
-            files: Vec::new(),
+            files: Vec::with_capacity(known.map_or(0, |known| known.files.len())),
             directories: Vec::new(),
             symlinks: Vec::new(),
         };
-        Self { root, beneath, tree, pending: Vec::new() }
+        Self { root, beneath, known, tree, pending: Vec::new() }
     }
 
     /// Visits the remaining directories and returns the sorted lists.
@@ -359,20 +375,20 @@ impl<'a> Walk<'a> {
         let place = self.place(path);
         let fault = |error: Errno| fault(&place, error);
         let descriptor = self.enter(path)?;
-        for entry in Dir::read_from(&descriptor).map_err(fault)? {
+        for entry in children(&descriptor).map_err(fault)? {
             let entry = entry.map_err(fault)?;
-            let bytes = entry.file_name().to_bytes();
-            if bytes == b"." || bytes == b".." {
-                continue;
-            }
-            let child = child_of(path, &place, bytes)?;
+            let child = child_of(path, &place, entry.file_name().to_bytes())?;
             let stat = rustix::fs::statat(&descriptor, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW);
             let facts = stat.map(Facts::from).map_err(|error| match error {
                 Errno::NOENT => source_changed(WHAT, &self.root.join(&child), "it vanished meanwhile"),
                 other => errors::io(WHAT, &self.root.join(&child), other),
             })?;
             match facts.kind {
-                FileType::RegularFile => self.tree.files.push(TreeFile::new(child, &facts)),
+                FileType::RegularFile => {
+                    let known = self.known.and_then(|known| known.file(&child));
+                    let path = known.map_or(child, |known| known.path.clone());
+                    self.tree.files.push(TreeFile::new(path, &facts));
+                }
                 FileType::Directory => self.pending.push(Some(child)),
                 FileType::Symlink => {
                     let target =
@@ -521,6 +537,11 @@ impl Checkpoint {
     /// As for [`scan_members`].
     pub fn scan(&self) -> Result<Tree> {
         scan_members(&self.source, &self.members)
+    }
+
+    /// Like [`scan`](Self::scan). The paths that `known` has too are shared with it.
+    pub(crate) fn scan_again(&self, known: Option<&Tree>) -> Result<Tree> {
+        scan_again(&self.source, &self.members, known)
     }
 }
 

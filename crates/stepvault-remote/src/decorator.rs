@@ -2,12 +2,14 @@
 
 use std::fmt::Debug;
 use std::ops::Range;
+use std::time::SystemTime;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
-use stepvault_core::{DigestAlgorithm, FileDigest, PartDigest, Result};
+use stepvault_core::{DigestAlgorithm, Error, FileDigest, PartDigest, Result};
 
 use crate::payload::Payload;
 use crate::store::{
@@ -42,16 +44,27 @@ pub trait Answer: Send {
     fn is_absent(&self) -> bool {
         false
     }
+
+    /// The time of what the request has written, by the store's clock.
+    fn written_at(&self) -> Option<SystemTime> {
+        None
+    }
 }
 
 impl Answer for () {}
 impl Answer for bool {}
 impl Answer for String {}
-impl Answer for Created {}
 impl Answer for PartReceipt {}
 impl Answer for BodyStream {}
 impl Answer for Vec<IgnoredAttribute> {}
 impl Answer for Thawed {}
+
+impl Answer for Created {
+    fn written_at(&self) -> Option<SystemTime> {
+        // A store may have sent no time.
+        self.written().map(|info| info.modified).filter(|time| *time > SystemTime::UNIX_EPOCH)
+    }
+}
 
 impl Answer for Vec<PendingUpload> {
     fn is_absent(&self) -> bool {
@@ -111,6 +124,12 @@ pub trait StoreDecorator: Send + Sync + Debug {
     }
 }
 
+/// Sends a body. If its source failed, that is the error, and no retry of this store helps: the source has its own.
+fn fault_of<'a, T: 'a>(body: &Payload, sent: BoxFuture<'a, Result<T>>) -> BoxFuture<'a, Result<T>> {
+    let body = body.clone();
+    sent.map(move |sent| sent.map_err(|error| body.source_fault().map_or(error, Error::lasting))).boxed()
+}
+
 #[async_trait]
 impl<D: StoreDecorator> RemoteStore for D {
     fn url(&self) -> &str {
@@ -130,8 +149,8 @@ impl<D: StoreDecorator> RemoteStore for D {
     }
 
     async fn create(&self, key: &str, body: Payload, digest: &PartDigest) -> Result<Created> {
-        self.around(Request::sending(body.size_bytes()), || self.inner().create(key, body.clone(), digest))
-            .await
+        let create = || fault_of(&body, self.inner().create(key, body.clone(), digest));
+        self.around(Request::sending(body.size_bytes()), create).await
     }
 
     async fn replace(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<()> {
@@ -152,10 +171,8 @@ impl<D: StoreDecorator> RemoteStore for D {
         body: Payload,
         digest: &PartDigest,
     ) -> Result<PartReceipt> {
-        self.around(Request::sending(body.size_bytes()), || {
-            self.inner().upload_part(key, upload, index, body.clone(), digest)
-        })
-        .await
+        let send = || fault_of(&body, self.inner().upload_part(key, upload, index, body.clone(), digest));
+        self.around(Request::sending(body.size_bytes()), send).await
     }
 
     async fn complete_upload(

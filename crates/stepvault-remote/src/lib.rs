@@ -65,6 +65,7 @@ pub mod limit;
 mod listed;
 pub mod open;
 mod options;
+pub mod outbound;
 pub mod payload;
 mod pieces;
 pub mod probe;
@@ -73,4 +74,3 @@ pub mod retry;
 #[cfg(feature = "s3")]
 pub mod s3;
 pub mod store;
-pub mod webhook;

@@ -1,4 +1,5 @@
-//! Upload payloads: bytes in separately allocated blocks, or read from their source block by block while they are sent.
+//! Upload payloads: bytes in separately allocated blocks, or read from their source while they are sent: block by block from a
+//! file, or as they arrive from another store.
 //!
 //! A connection to a peer that has stopped reading outlives its request, with whatever it has queued. Of a payload in
 //! blocks it keeps only the few queued ones, and nothing has to be copied to achieve that.
@@ -10,10 +11,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use futures::StreamExt as _;
 use http_body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::task::{JoinHandle, spawn_blocking};
+
+use crate::store::BodyStream;
 
 /// Block size of large payloads: large enough to be read and hashed at once, small enough for the cache and to be
 /// retained by a dead connection.
@@ -36,11 +40,26 @@ pub trait BlockSource: Debug + Send + Sync {
     fn read(&self, offset: u64, length: usize) -> io::Result<Bytes>;
 }
 
+/// Where the bytes of a payload come from as they arrive, again for each request: a range of an object of another store.
+pub trait BodySource: Debug + Send + Sync {
+    /// Returns the bytes, as many as the payload has, or an error after some of them.
+    fn open(self: Arc<Self>) -> BodyStream;
+}
+
 /// A block of a payload.
 #[derive(Debug, Clone)]
 enum Block {
     Held(Bytes),
     Read { source: Arc<dyn BlockSource>, offset: u64, length: usize },
+    Streamed(Arc<Streamed>),
+}
+
+/// Bytes that arrive while they are sent.
+#[derive(Debug)]
+struct Streamed {
+    source: Arc<dyn BodySource>,
+    /// Why the newest request could not be sent to its end.
+    fault: Mutex<Option<Error>>,
 }
 
 /// Bytes in blocks. Cheap to clone; a block is freed when no clone and no connection holds it any more.
@@ -67,7 +86,28 @@ impl Payload {
         Self { blocks: blocks.collect(), size_bytes, sending: None }
     }
 
-    /// Returns the blocks in order, none of them empty. May block where they are read.
+    /// Returns a payload whose `size_bytes` bytes arrive from `source` whenever they are sent. Only for a store that
+    /// [streams bodies](crate::store::StoreCapabilities::streams_bodies).
+    pub fn streamed_from(source: Arc<dyn BodySource>, size_bytes: u64) -> Self {
+        let streamed = Streamed { source, fault: Mutex::default() };
+        Self { blocks: [Block::Streamed(Arc::new(streamed))].into(), size_bytes, sending: None }
+    }
+
+    /// Returns the error of the source for which the newest request could not be sent to its end. The store to which it was
+    /// sent has failed in nothing then, whatever became of the request.
+    pub fn source_fault(&self) -> Option<Error> {
+        self.streamed().find_map(|streamed| streamed.fault.lock().clone())
+    }
+
+    fn streamed(&self) -> impl Iterator<Item = &Streamed> {
+        self.blocks.iter().filter_map(|block| match block {
+            Block::Streamed(streamed) => Some(&**streamed),
+            Block::Held(_) | Block::Read { .. } => None,
+        })
+    }
+
+    /// Returns the blocks in order, none of them empty. May block where they are read. Those that arrive as they are sent
+    /// are an error.
     pub fn blocks(&self) -> impl Iterator<Item = io::Result<Bytes>> {
         self.blocks.iter().map(Block::bytes)
     }
@@ -99,12 +139,16 @@ impl Payload {
 
     /// Returns the body of one request.
     pub(crate) fn into_body(self) -> PayloadBody {
+        for streamed in self.streamed() {
+            *streamed.fault.lock() = None;
+        }
         PayloadBody {
             remaining_bytes: self.size_bytes,
             payload: self,
             next: 0,
             rest: Bytes::new(),
             reading: None,
+            arriving: Mutex::default(),
         }
     }
 }
@@ -114,6 +158,7 @@ impl Block {
         match self {
             Self::Held(bytes) => Ok(bytes.clone()),
             Self::Read { source, offset, length } => source.read(*offset, *length),
+            Self::Streamed(_) => Err(io::Error::other("the bytes are only known while they are sent")),
         }
     }
 }
@@ -177,8 +222,15 @@ impl Debug for Sending {
     }
 }
 
+impl Streamed {
+    fn failed(&self, error: Error) -> io::Error {
+        let shown = io::Error::other(error.clone());
+        *self.fault.lock() = Some(error);
+        shown
+    }
+}
+
 /// A payload that is being sent, slice by slice.
-#[derive(Debug)]
 pub(crate) struct PayloadBody {
     payload: Payload,
     next: usize,
@@ -186,7 +238,18 @@ pub(crate) struct PayloadBody {
     rest: Bytes,
     /// The block `next`, being read on a thread that may block.
     reading: Option<JoinHandle<io::Result<Bytes>>>,
+    /// The bytes of the block `next`, as they arrive. Never locked: a stream cannot be shared between threads otherwise.
+    arriving: Mutex<Option<BodyStream>>,
     remaining_bytes: u64,
+}
+
+impl Debug for PayloadBody {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { payload, next, remaining_bytes, .. } = self;
+        let mut shown = out.debug_struct("PayloadBody");
+        shown.field("payload", payload).field("next", next).field("remaining_bytes", remaining_bytes);
+        shown.finish_non_exhaustive()
+    }
 }
 
 impl PayloadBody {
@@ -195,8 +258,18 @@ impl PayloadBody {
         *self = std::mem::take(&mut self.payload).into_body();
     }
 
-    /// Returns the next block; `None` at the end.
+    /// Returns the next bytes; `None` at the end.
     fn poll_block(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+        while let Some(Block::Streamed(streamed)) = self.payload.blocks.get(self.next) {
+            let arriving = self.arriving.get_mut().get_or_insert_with(|| Arc::clone(&streamed.source).open());
+            match ready!(arriving.poll_next_unpin(context)) {
+                Some(Ok(piece)) => return Poll::Ready(Some(Ok(piece))),
+                Some(Err(error)) => return Poll::Ready(Some(Err(streamed.failed(error)))),
+                // Frees its request at once.
+                None => *self.arriving.get_mut() = None,
+            }
+            self.next += 1;
+        }
         if self.reading.is_none() {
             let Some(block) = self.payload.blocks.get(self.next) else {
                 return Poll::Ready(None);
@@ -227,13 +300,18 @@ impl Body for PayloadBody {
         let this = self.get_mut();
         if this.rest.is_empty() {
             match ready!(this.poll_block(context)) {
+                None if this.remaining_bytes > 0 => {
+                    return Poll::Ready(Some(Err(io::ErrorKind::UnexpectedEof.into())));
+                }
                 None => return Poll::Ready(None),
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
                 Some(Ok(block)) => this.rest = block,
             }
         }
         let slice = this.rest.split_to(this.rest.len().min(SLICE_BYTES));
-        this.remaining_bytes -= slice.len() as u64;
+        let remaining = this.remaining_bytes.checked_sub(slice.len() as u64);
+        this.remaining_bytes =
+            remaining.ok_or_else(|| io::Error::other("more bytes arrived than are sent"))?;
         if let Some(sending) = &this.payload.sending {
             sending.advance_to(this.payload.size_bytes - this.remaining_bytes);
         }
@@ -309,5 +387,73 @@ mod tests {
         let body = Payload::from(Bytes::new()).into_body();
         assert!(body.is_end_stream());
         assert_eq!(body.size_hint().exact(), Some(0));
+    }
+
+    /// Pieces, and how often they were asked for.
+    #[derive(Debug)]
+    struct Pieces(Vec<Result<Bytes>>, std::sync::atomic::AtomicUsize);
+
+    impl BodySource for Pieces {
+        fn open(self: Arc<Self>) -> BodyStream {
+            self.1.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            futures::stream::iter(self.0.clone()).boxed()
+        }
+    }
+
+    fn streamed(pieces: Vec<Result<Bytes>>, size_bytes: u64) -> (Arc<Pieces>, Payload) {
+        let source = Arc::new(Pieces(pieces, std::sync::atomic::AtomicUsize::default()));
+        (Arc::clone(&source), Payload::streamed_from(source, size_bytes))
+    }
+
+    /// Sends a body; returns how many bytes it gave, and how it ended.
+    fn sent(body: &mut PayloadBody) -> (usize, Option<io::Error>) {
+        let mut context = Context::from_waker(Waker::noop());
+        let mut bytes = 0;
+        loop {
+            match Pin::new(&mut *body).poll_frame(&mut context) {
+                Poll::Ready(Some(Ok(frame))) => bytes += frame.into_data().unwrap().len(),
+                Poll::Ready(Some(Err(error))) => return (bytes, Some(error)),
+                Poll::Ready(None) | Poll::Pending => return (bytes, None),
+            }
+        }
+    }
+
+    #[test]
+    fn what_arrives_while_it_is_sent_is_asked_for_again_by_each_request() {
+        let (source, payload) =
+            streamed(vec![Ok(vec![1; 40 << 10].into()), Ok(vec![2; 9].into())], (40 << 10) + 9);
+        let mut body =
+            payload.clone().between(Bytes::from_static(b"<"), Bytes::from_static(b">")).into_body();
+        for asked in 1..=2 {
+            let (bytes, error) = sent(&mut body);
+            assert_eq!((bytes, error.is_none()), ((40 << 10) + 11, true));
+            assert!(body.is_end_stream() && payload.source_fault().is_none());
+            assert_eq!(source.1.load(std::sync::atomic::Ordering::Relaxed), asked);
+            body.rewind();
+        }
+        assert!(payload.held("cannot send", "it").is_err(), "nothing holds it");
+    }
+
+    #[test]
+    fn the_error_of_a_source_is_kept_until_the_next_request() {
+        let error = Error::new(ErrorKind::Damaged, "other bytes");
+        let (_, payload) = streamed(vec![Ok(vec![1; 5].into()), Err(error)], 10);
+        let mut body = payload.clone().into_body();
+        let (bytes, shown) = sent(&mut body);
+        assert_eq!((bytes, shown.unwrap().to_string()), (5, "other bytes".to_owned()));
+        assert!(!body.is_end_stream());
+        assert_eq!(payload.source_fault().unwrap().kind(), ErrorKind::Damaged);
+        let _next = payload.clone().into_body();
+        assert!(payload.source_fault().is_none());
+    }
+
+    #[test]
+    fn a_source_with_too_few_or_too_many_bytes_ends_the_request() {
+        for size_bytes in [4, 6] {
+            let (_, payload) = streamed(vec![Ok(vec![1; 3].into()), Ok(vec![1; 2].into())], size_bytes);
+            let mut body = payload.into_body();
+            let (bytes, error) = sent(&mut body);
+            assert!(error.is_some() && bytes as u64 != size_bytes && !body.is_end_stream(), "{size_bytes}");
+        }
     }
 }

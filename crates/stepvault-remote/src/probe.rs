@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use stepvault_core::keys::{PARTS_PROBE, RunKeys, UNUSUAL_PROBE};
 use stepvault_core::{DigestAlgorithm, Error, ErrorKind, FileDigest, PartDigest, Result};
 
+use crate::decorator::Answer as _;
 use crate::payload::Payload;
 use crate::store::{Created, IgnoredAttribute, ObjectHead, PartReceipt, RemoteStore};
 
@@ -141,8 +142,16 @@ impl<'a> Probe<'a> {
             Ok::<_, Error>((object, record))
         };
         let objects = async {
-            let kept = self.keeps_object().await?;
-            Ok::<_, Error>((kept, self.completion_is_exclusive().await?))
+            self.creates().await?;
+            let (head, created, completed) = tokio::join!(
+                self.head(&self.whole),
+                self.refuses_second_create(),
+                self.completion_is_exclusive()
+            );
+            let head = head?;
+            // A store that overwrites may have the other one already.
+            let is_proven = [BODY, OTHER_BODY].iter().any(|body| proves(&head, &self.digest(body)));
+            Ok::<_, Error>((is_proven, created?, completed?))
         };
         let parts = async {
             let kept = self.keeps_parts().await?;
@@ -150,7 +159,7 @@ impl<'a> Probe<'a> {
         };
         let (wrong, objects, parts) = tokio::join!(wrong, objects, parts);
         let (checks_object_checksums, checks_record_checksums) = wrong?;
-        let ((object_proven, honours_create_only), completes_create_only) = objects?;
+        let (object_proven, honours_create_only, completes_create_only) = objects?;
         let ((checks_part_checksums, parts_proven), ignored_attributes) = parts?;
         Ok(StoreGuarantees {
             algorithm: self.algorithm,
@@ -165,21 +174,10 @@ impl<'a> Probe<'a> {
         })
     }
 
-    /// Returns whether an object's checksum proves it, and whether a second create leaves it unchanged.
-    async fn keeps_object(&self) -> Result<(bool, bool)> {
-        self.creates().await?;
-        let head = self.head(&self.whole).await?;
-        let create_is_exclusive = self.refuses_second_create().await?;
-        Ok((proves(&head, &self.digest(BODY)), create_is_exclusive))
-    }
-
     /// Writes an object. Returns its modification time by the store's clock, if the store reports it.
     pub async fn creates(&self) -> Result<Option<SystemTime>> {
-        Ok(match self.create(&self.whole, BODY).await? {
-            Created::Written(head) => Some(head.info.modified).filter(|time| *time > SystemTime::UNIX_EPOCH),
-            // The answer to an earlier attempt was lost.
-            Created::Exists => None,
-        })
+        // None if the answer to an earlier attempt was lost.
+        Ok(self.create(&self.whole, BODY).await?.written_at())
     }
 
     /// Returns whether the object exists with the length with which it was written.

@@ -8,8 +8,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use stepvault_core::digest::{
-    ContentDigest, Crc32c, Crc64Nvme, DigestAlgorithm, FileDigest, PartDigest, Sha256Digest,
+    ContentDigest, Crc32c, Crc64Nvme, DigestAlgorithm, FileDigest, PartDigest, Sha256Digest, TrustedChecksum,
 };
+use stepvault_core::manifest::FileEntry;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::payload::Payload;
@@ -39,7 +40,7 @@ pub enum StoredChecksum {
         /// The number of parts.
         parts: u32,
     },
-    /// CRC-32C of the whole object (GCS).
+    /// CRC-32C of the whole object, in one part or several (GCS, and S3 where its writer chose it).
     Crc32c(Crc32c),
     /// CRC-64/NVME of the whole object, in one part or several (S3).
     Crc64Nvme(Crc64Nvme),
@@ -79,6 +80,33 @@ impl StoredChecksum {
             Self::Crc32c(stored) => Some(*stored == digest.crc32c),
             Self::Crc64Nvme(stored) => digest.crc64nvme.map(|own| own == *stored),
             Self::None => None,
+        }
+    }
+
+    /// Returns whether this checksum proves that the object holds a file of a manifest. `None` when it proves neither.
+    pub fn proves_entry(&self, entry: &FileEntry) -> Option<bool> {
+        match (entry.digest(), self.of_whole(), entry.trusted_checksum()) {
+            (Some(digest), ..) => {
+                let parts = entry.digests().map_or(&[][..], |digests| &digests.parts);
+                self.proves(&digest, parts)
+            }
+            (None, Some(TrustedChecksum::Crc32c(found)), Some(TrustedChecksum::Crc32c(recorded))) => {
+                Some(found == recorded)
+            }
+            (None, Some(TrustedChecksum::Crc64Nvme(found)), Some(TrustedChecksum::Crc64Nvme(recorded))) => {
+                Some(found == recorded)
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns it if it is a checksum of the whole object that can be computed from those of ranges of it. The SHA-256 of an
+    /// object cannot.
+    pub fn of_whole(&self) -> Option<TrustedChecksum> {
+        match self {
+            Self::Crc32c(checksum) => Some(TrustedChecksum::Crc32c(*checksum)),
+            Self::Crc64Nvme(checksum) => Some(TrustedChecksum::Crc64Nvme(*checksum)),
+            Self::Sha256(_) | Self::CompositeSha256 { .. } | Self::None => None,
         }
     }
 }
@@ -128,6 +156,9 @@ pub struct StoreCapabilities {
     pub multipart_is_create_only: bool,
     /// A body is sent block by block, so that it can be read from its source meanwhile. Otherwise it is held as a whole.
     pub streams_bodies: bool,
+    /// Of the digests of bytes, only the SHA-256 is sent with them, if they have one: the others may be found while they are
+    /// sent.
+    pub checks_sha256_alone: bool,
     /// Several objects are deleted by one request.
     pub deletes_in_batches: bool,
     /// Pending multipart uploads can be listed.

@@ -1,4 +1,4 @@
-"""Creates a container in Azurite: create_container.py ENDPOINT ACCOUNT KEY NAME."""
+"""Creates a container in Azurite: create_container.py ENDPOINT ACCOUNT KEY NAME [public]."""
 
 import base64
 import datetime
@@ -7,17 +7,14 @@ import hmac
 import sys
 import urllib.request
 
-endpoint, account, key, name = sys.argv[1:]
+endpoint, account, key, name, *is_public = sys.argv[1:]
 date = datetime.datetime.now(datetime.timezone.utc).strftime("%a, %d %b %Y %H:%M:%S GMT")
-text = (
-    "PUT\n" + "\n" * 11 + f"x-ms-date:{date}\nx-ms-version:2021-08-06\n/{account}/{account}/{name}\nrestype:container"
-)
+# Those without credentials may then list and read.
+access = {"x-ms-blob-public-access": "container"} if is_public else {}
+own = access | {"x-ms-date": date, "x-ms-version": "2021-08-06"}
+signed = "".join(f"{header}:{value}\n" for header, value in own.items())
+text = "PUT\n" + "\n" * 11 + f"{signed}/{account}/{account}/{name}\nrestype:container"
 signature = base64.b64encode(hmac.new(base64.b64decode(key), text.encode(), hashlib.sha256).digest()).decode()
-headers = {
-    "x-ms-date": date,
-    "x-ms-version": "2021-08-06",
-    "Authorization": f"SharedKey {account}:{signature}",
-    "Content-Length": "0",
-}
+headers = own | {"Authorization": f"SharedKey {account}:{signature}", "Content-Length": "0"}
 url = f"{endpoint}/{account}/{name}?restype=container"
 urllib.request.urlopen(urllib.request.Request(url, method="PUT", headers=headers))

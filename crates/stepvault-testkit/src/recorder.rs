@@ -38,7 +38,7 @@ impl Observer for Recorder {
                 self.warnings.lock().unwrap().push((*message).to_owned());
                 format!("warning: {message}")
             }
-            Event::Durable { tier, id } => format!("durable on {tier}: {id}"),
+            Event::Durable { tier, id, .. } => format!("durable on {tier}: {id}"),
             Event::Skipped { tier, id, reason } => format!("skipped on {tier}: {id}: {reason}"),
             Event::Finished { operation, .. } => {
                 let Operation { tier, id, .. } = operation;

@@ -1,4 +1,5 @@
-//! A receiver of webhooks on loopback, which fails and hangs as a test asks it to.
+//! A receiver of documents on loopback, which fails and hangs as a test asks it to: in the place of a webhook, a Pushgateway
+//! or a collector of traces.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
+use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::Value;
 
@@ -22,9 +24,31 @@ pub enum WebhookAnswer {
     Hang,
 }
 
+/// A request, whatever the answer was.
+#[derive(Debug, Clone)]
+pub struct ReceivedRequest {
+    /// The method.
+    pub method: String,
+    /// Path and query.
+    pub path: String,
+    /// The headers.
+    pub headers: HeaderMap,
+    /// The body.
+    pub body: String,
+}
+
+impl ReceivedRequest {
+    /// Returns the JSON that was posted; null for any other request.
+    pub fn document(&self) -> Value {
+        let is_json = self.headers.get("content-type").is_some_and(|kind| kind == "application/json");
+        let document = serde_json::from_str(&self.body).ok();
+        document.filter(|_| is_json && self.method == "POST").unwrap_or_default()
+    }
+}
+
 #[derive(Debug, Default)]
 struct Received {
-    requests: Vec<(String, Value)>,
+    requests: Vec<ReceivedRequest>,
     next: VecDeque<WebhookAnswer>,
     /// How every request is answered for which `next` holds nothing.
     otherwise: Option<WebhookAnswer>,
@@ -68,25 +92,29 @@ impl WebhookReceiver {
         self.received(|received| received.otherwise = Some(answer));
     }
 
-    /// Returns the path and the JSON of every request so far, whatever the answer.
-    pub fn requests(&self) -> Vec<(String, Value)> {
+    /// Returns every request so far.
+    pub fn requests(&self) -> Vec<ReceivedRequest> {
         self.received(|received| received.requests.clone())
     }
 
     /// Returns the JSON of every request so far.
     pub fn documents(&self) -> Vec<Value> {
-        self.requests().into_iter().map(|(_, document)| document).collect()
+        self.requests().iter().map(ReceivedRequest::document).collect()
     }
 }
 
 async fn answer(State(received): State<Arc<Mutex<Received>>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let body = axum::body::to_bytes(body, 1 << 20).await.unwrap_or_default();
-    let is_json = parts.headers.get("content-type").is_some_and(|kind| kind == "application/json");
-    let document = serde_json::from_slice(&body).ok().filter(|_| is_json && parts.method == "POST");
+    let request = ReceivedRequest {
+        method: parts.method.to_string(),
+        path: parts.uri.to_string(),
+        headers: parts.headers,
+        body: String::from_utf8_lossy(&body).into_owned(),
+    };
     let answer = {
         let mut received = received.lock().unwrap_or_else(PoisonError::into_inner);
-        received.requests.push((parts.uri.to_string(), document.unwrap_or_default()));
+        received.requests.push(request);
         received.next.pop_front().or(received.otherwise).unwrap_or(WebhookAnswer::Status(204))
     };
     let mut response = Response::builder();

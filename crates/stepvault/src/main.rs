@@ -25,7 +25,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepvault_agent::CommandMetrics;
-use stepvault_core::{Error, ErrorKind, Result, RunName};
+use stepvault_agent::notifications::LAST_MOMENTS;
+use stepvault_core::config::ServiceUrl;
+use stepvault_core::{Error, ErrorKind, Result};
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use arguments::Arguments;
@@ -49,20 +52,21 @@ fn main() -> std::process::ExitCode {
         .of_service(arguments.command.is_service())
         .of_events(arguments.command.prints_events());
     let metrics_file = arguments.global.metrics_file.clone();
-    output.metrics = metrics_file.as_ref().map(|_| {
-        let run = arguments.global.run.as_ref().map(RunName::as_str);
-        Arc::new(CommandMetrics::new(arguments.command.name(), run))
-    });
-    let code = start(arguments, &output).unwrap_or_else(|error| {
-        output.error(&error);
-        ExitCode::from(error.kind())
-    });
+    let is_counted = metrics_file.is_some() || arguments.global.metrics_push.is_some();
+    output.metrics = is_counted.then(|| Arc::new(CommandMetrics::new(arguments.command.name())));
+    let code = start(arguments, &output).unwrap_or_else(|error| code_of(&error, &output));
     if let (Some(file), Some(metrics)) = (&metrics_file, &output.metrics)
         && let Err(error) = metrics.write(file, code.number())
     {
         output.warn(&format!("cannot write the metrics: {error}"));
     }
     code.into()
+}
+
+/// Prints the error that ended the command.
+fn code_of(error: &Error, output: &Output) -> ExitCode {
+    output.error(error);
+    ExitCode::from(error.kind())
 }
 
 /// Prints clap's message: help and version are results, everything else is an error.
@@ -98,9 +102,36 @@ fn start(arguments: Arguments, output: &Output) -> Result<ExitCode> {
         .build()
         .map_err(|error| Error::new(ErrorKind::Failed, "cannot start the runtime").caused_by(error))?;
     let exit_deadline = ExitDeadline::default();
-    let outcome = runtime.block_on(run(arguments, output, exit_deadline.clone()));
+    let gateway = arguments.global.metrics_push.clone();
+    let code = runtime.block_on(async {
+        let outcome = run(arguments, output, exit_deadline.clone()).await;
+        let code = outcome.unwrap_or_else(|error| code_of(&error, output));
+        tell_services(output, gateway, code, exit_deadline.within(LAST_MOMENTS)).await;
+        code
+    });
     runtime.shutdown_timeout(exit_deadline.within(SHUTDOWN_DEADLINE));
-    outcome
+    Ok(code)
+}
+
+/// Sends the command's last traces and its metrics. A failure is a warning.
+async fn tell_services(output: &Output, gateway: Option<ServiceUrl>, code: ExitCode, within: Duration) {
+    let deadline = Instant::now() + within;
+    let traces = async {
+        if let Some(traces) = output.traces()
+            && let Err(error) = traces.finish(deadline).await
+        {
+            output.warn(&error.text_with_hint());
+        }
+    };
+    let metrics = async {
+        let (Some(gateway), Some(metrics)) = (gateway, &output.metrics) else { return };
+        match timeout_at(deadline, metrics.push(&gateway, code.number())).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => output.warn(&error.text_with_hint()),
+            Err(_) => output.warn(&format!("cannot push the metrics: {gateway}: no time was left")),
+        }
+    };
+    tokio::join!(traces, metrics);
 }
 
 async fn run(arguments: Arguments, output: &Output, exit_deadline: ExitDeadline) -> Result<ExitCode> {

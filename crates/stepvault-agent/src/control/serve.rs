@@ -71,7 +71,7 @@ impl Control {
             return Ok(control);
         }
         let state = Arc::new(state);
-        let MetricsSettings { listen, token_file, file } = &shared.options.agent.metrics;
+        let MetricsSettings { listen, token_file, file, .. } = &shared.options.agent.metrics;
         if let Some(file) = file {
             let metrics = Arc::clone(&state.metrics);
             control.listening.spawn(metrics.write_to(file.clone(), control.end.clone()));

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use stepvault_core::observe::{Event, Operation, Tier};
 use stepvault_core::{ErrorKind, RemoteName};
@@ -17,41 +18,56 @@ use super::tables::{ByOne, of_remote, store};
 pub(super) struct EventMetrics {
     requests: ByOne<Counter>,
     retries: ByOne<Counter>,
-    operations: Family<Labels<3>, Counter>,
-    durations: Durations<2>,
+    operations: Family<Labels<4>, Counter>,
+    durations: Durations<3>,
     verified_steps: Family<Labels<2>, Counter>,
+    clock_offsets: ByOne<Gauge>,
     warnings: Counter,
 }
 
 impl EventMetrics {
-    pub(super) fn register(registry: &mut Registry) -> Self {
-        let metrics = Self {
+    pub(super) fn new() -> Self {
+        Self {
             requests: Family::default(),
             retries: Family::default(),
             operations: Family::default(),
             durations: durations(),
             verified_steps: Family::default(),
+            clock_offsets: Family::default(),
             warnings: Counter::default(),
-        };
-        let help = "Requests to the remote; each attempt counts";
-        registry.register("requests", help, metrics.requests.clone());
-        let help = "Requests to the remote that failed for a cause that may pass";
-        registry.register("retries", help, metrics.retries.clone());
+        }
+    }
+
+    /// Registers those that name the run of each operation.
+    pub(super) fn register_operations(&self, registry: &mut Registry) {
         let help = "Operations on steps that ended: seal, upload, restore, removal; the outcome is 'success', 'damaged' or \
                     'failure'";
-        registry.register("operations", help, metrics.operations.clone());
+        registry.register("operations", help, self.operations.clone());
         let help = "Duration of successful operations on steps, in seconds";
-        registry.register("operation_duration_seconds", help, metrics.durations.clone());
+        registry.register("operation_duration_seconds", help, self.durations.clone());
+    }
+
+    /// Registers the others.
+    pub(super) fn register(&self, registry: &mut Registry) {
+        let help = "Requests to the remote; each attempt counts";
+        registry.register("requests", help, self.requests.clone());
+        let help = "Requests to the remote that failed for a cause that may pass";
+        registry.register("retries", help, self.retries.clone());
+        let help = "Seconds by which the remote's clock is ahead of this machine's, as the last write that it acknowledged \
+                    shows; negative if it is behind";
+        registry.register("clock_offset_seconds", help, self.clock_offsets.clone());
         let help = "Steps that 'verify' checked; the outcome is 'success' or 'damaged'";
-        registry.register("verified_steps", help, metrics.verified_steps.clone());
-        registry.register("warnings", "Warnings that were emitted", metrics.warnings.clone());
-        metrics
+        registry.register("verified_steps", help, self.verified_steps.clone());
+        registry.register("warnings", "Warnings that were emitted", self.warnings.clone());
     }
 
     /// Takes over what was counted at a remote since it was opened.
     pub(super) fn take(&self, remote: &RemoteName, counts: &RequestCounts) {
         for (counters, count) in [(&self.requests, &counts.requests), (&self.retries, &counts.retries)] {
             store(counters, &of_remote(remote), count.load(Ordering::Relaxed));
+        }
+        if let Some(ahead_seconds) = *counts.ahead_seconds.lock() {
+            self.clock_offsets.get_or_create(&of_remote(remote)).set(ahead_seconds);
         }
     }
 
@@ -63,10 +79,12 @@ impl EventMetrics {
             Event::Retrying { tier: Tier::Remote(remote), .. } => {
                 self.retries.get_or_create(&of_remote(remote)).inc();
             }
+            Event::ClockCompared { tier: Tier::Remote(remote), ahead_seconds } => {
+                self.clock_offsets.get_or_create(&of_remote(remote)).set(*ahead_seconds);
+            }
             Event::Finished { operation, seconds, .. } => {
                 self.ended(operation, "success");
-                let Operation { kind, tier, .. } = operation;
-                let labels = [("operation", kind.name().to_owned()), ("tier", tier.to_string())];
+                let labels = of_operation(operation);
                 self.durations.get_or_create(&labels).observe(*seconds);
             }
             Event::Failed { operation, error, .. } => {
@@ -86,9 +104,13 @@ impl EventMetrics {
     }
 
     fn ended(&self, operation: &Operation<'_>, outcome: &str) {
-        let Operation { kind, tier, .. } = operation;
-        let (operation, outcome) = (kind.name().to_owned(), outcome.to_owned());
-        let labels = [("operation", operation), ("tier", tier.to_string()), ("outcome", outcome)];
+        let [run, operation, tier] = of_operation(operation);
+        let labels = [run, operation, tier, ("outcome", outcome.to_owned())];
         self.operations.get_or_create(&labels).inc();
     }
+}
+
+fn of_operation(operation: &Operation<'_>) -> Labels<3> {
+    let Operation { kind, run, tier, .. } = operation;
+    [("run", run.to_string()), ("operation", kind.name().to_owned()), ("tier", tier.to_string())]
 }

@@ -5,6 +5,7 @@ mod events;
 mod format;
 pub(crate) mod labels;
 mod page;
+mod push;
 pub(crate) mod requests;
 mod tables;
 
@@ -21,6 +22,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
+use stepvault_core::config::ServiceUrl;
 use stepvault_core::ids::{NodeName, RemoteName, RunName};
 use stepvault_core::observe::{Event, Observer, Operation, OperationKind, Tier};
 use stepvault_core::timestamp::Timestamp;
@@ -37,6 +39,7 @@ use self::events::EventMetrics;
 pub(crate) use self::format::TextFormat;
 use self::labels::of_both;
 pub(crate) use self::page::{MetricsAccess, routes};
+use self::push::push;
 use self::tables::{
     AgentEvents, ByOne, Seconds, StatusMetrics, VaultMetrics, of_error, of_remote, of_run, of_run_and_tier,
     of_tier, seconds, set, store, whole,
@@ -46,6 +49,7 @@ use crate::messages::UploadProgress;
 use crate::options::{AgentOptions, AgentRemote};
 use crate::remotes::ServedRun;
 use crate::throughput::Throughput;
+use crate::traces::Traces;
 
 /// Maximum age of values read from the vault.
 const FRESH_FOR: Duration = Duration::from_secs(5);
@@ -66,12 +70,12 @@ const WRITTEN_EVERY: Duration = Duration::from_secs(15);
 /// All metrics.
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    vault: Vault,
     status: Arc<AgentStatus>,
     remotes: Vec<AgentRemote>,
+    traces: Option<Arc<Traces>>,
     runs: Arc<[ServedRun]>,
     registry: Registry,
-    of_vault: VaultMetrics,
+    of_vault: Arc<MeasuredVault>,
     of_events: EventMetrics,
     of_agent: AgentEvents,
     of_status: StatusMetrics,
@@ -79,10 +83,55 @@ pub(crate) struct Metrics {
     moved_at: Mutex<BTreeMap<RemoteName, Instant>>,
     /// The uploads in progress.
     pub(crate) uploads: Uploads,
-    /// When the vault was last read.
+}
+
+/// The vault, whose metrics are read from the disk.
+#[derive(Debug)]
+struct MeasuredVault {
+    vault: Vault,
+    metrics: VaultMetrics,
+    /// When it was last read.
     read_at: Mutex<Option<Instant>>,
     /// Whether it is being read: a disk that hangs blocks one thread, not one for each request.
     is_reading: AtomicBool,
+}
+
+impl MeasuredVault {
+    /// Reads the vault again, unless that was done a moment ago.
+    ///
+    /// # Errors
+    /// When it cannot be read in time.
+    async fn read(self: &Arc<Self>, runs: &Arc<[ServedRun]>, status: &Arc<AgentStatus>) -> Result<()> {
+        let is_fresh = {
+            let read_at = *self.read_at.lock();
+            read_at.is_some_and(|time| time.elapsed() < FRESH_FOR)
+        };
+        if is_fresh || self.is_reading.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let (measured, runs, status) = (Arc::clone(self), Arc::clone(runs), Arc::clone(status));
+        let reading = tokio::task::spawn_blocking(move || {
+            let durable = |run: &_, remote: &_| status.remote(run, remote).newest_durable;
+            let read = measured.metrics.read(&measured.vault, &runs, durable);
+            if read.is_ok() {
+                *measured.read_at.lock() = Some(Instant::now());
+            }
+            measured.is_reading.store(false, Ordering::Release);
+            read
+        });
+        let fault =
+            |why: String| Error::new(ErrorKind::Failed, "cannot read the vault for the metrics").because(why);
+        match tokio::time::timeout(READ_WITHIN, reading).await {
+            Ok(Ok(read)) => read,
+            Ok(Err(error)) => Err(fault(error.to_string())),
+            Err(_) => Err(fault(format!("its disk did not answer within {} s", READ_WITHIN.as_secs()))),
+        }
+    }
+
+    /// Reads it at the next call in any case: the last values are those of the end.
+    fn expire(&self) {
+        *self.read_at.lock() = None;
+    }
 }
 
 /// Creates a registry with what does not change. Every sample names the node.
@@ -110,20 +159,25 @@ impl Metrics {
         let help = "Seconds from a step's last write by the trainer until it was durable on the remote";
         registry.register("save_to_durable_seconds", help, status.save_to_durable.clone());
         let mut metrics = Self {
-            vault,
             status,
             remotes: options.remotes.clone(),
+            traces: options.traces.clone(),
             runs,
-            of_vault: VaultMetrics::register(&mut registry),
-            of_events: EventMetrics::register(&mut registry),
+            of_vault: Arc::new(MeasuredVault {
+                vault,
+                metrics: VaultMetrics::register(&mut registry),
+                read_at: Mutex::default(),
+                is_reading: AtomicBool::new(false),
+            }),
+            of_events: EventMetrics::new(),
             of_agent: AgentEvents::register(&mut registry),
             of_status: StatusMetrics::register(&mut registry),
             moved_at: Mutex::default(),
             uploads: Uploads::default(),
-            read_at: Mutex::default(),
-            is_reading: AtomicBool::new(false),
             registry,
         };
+        metrics.of_events.register_operations(&mut metrics.registry);
+        metrics.of_events.register(&mut metrics.registry);
         if let Some(low_bytes) = options.local.limits.free_space_low_bytes {
             let low = Gauge::<i64>::default();
             low.set(whole(low_bytes));
@@ -159,8 +213,8 @@ impl Metrics {
     ///
     /// # Errors
     /// When the vault cannot be read in time.
-    pub(crate) async fn text(self: &Arc<Self>, format: TextFormat) -> Result<String> {
-        self.read_vault().await?;
+    pub(crate) async fn text(&self, format: TextFormat) -> Result<String> {
+        self.of_vault.read(&self.runs, &self.status).await?;
         self.read_status();
         self.of_status.agent_healthy.set(i64::from(self.problems().is_empty()));
         format.write(&self.registry)
@@ -171,8 +225,7 @@ impl Metrics {
         loop {
             let is_over = end.is_cancelled();
             if is_over {
-                // The last values are those of the end.
-                *self.read_at.lock() = None;
+                self.of_vault.expire();
             }
             let (metrics, path) = (Arc::clone(&self), file.clone());
             let written = async move {
@@ -191,31 +244,18 @@ impl Metrics {
         }
     }
 
-    async fn read_vault(self: &Arc<Self>) -> Result<()> {
-        let is_fresh = {
-            let read_at = *self.read_at.lock();
-            read_at.is_some_and(|time| time.elapsed() < FRESH_FOR)
-        };
-        if is_fresh || self.is_reading.swap(true, Ordering::AcqRel) {
-            return Ok(());
-        }
-        let metrics = Arc::clone(self);
-        let reading = tokio::task::spawn_blocking(move || {
-            let durable = |run: &_, remote: &_| metrics.status.remote(run, remote).durable_written_at;
-            let read = metrics.of_vault.read(&metrics.vault, &metrics.runs, durable);
-            if read.is_ok() {
-                *metrics.read_at.lock() = Some(Instant::now());
-            }
-            metrics.is_reading.store(false, Ordering::Release);
-            read
-        });
-        let fault =
-            |why: String| Error::new(ErrorKind::Failed, "cannot read the vault for the metrics").because(why);
-        match tokio::time::timeout(READ_WITHIN, reading).await {
-            Ok(Ok(read)) => read,
-            Ok(Err(error)) => Err(fault(error.to_string())),
-            Err(_) => Err(fault(format!("its disk did not answer within {} s", READ_WITHIN.as_secs()))),
-        }
+    /// Replaces the metrics of this node and its runs on a Pushgateway.
+    ///
+    /// # Errors
+    /// When the vault cannot be read in time, or the Pushgateway does not accept them.
+    pub(crate) async fn push_to(&self, gateway: &ServiceUrl, node: &NodeName) -> Result<()> {
+        self.of_vault.expire();
+        let text = self.text(TextFormat::Prometheus).await?;
+        // The group's labels replace those of the samples, so that several runs need another one.
+        let names: Vec<&str> = self.runs.iter().map(|served| served.name().as_str()).collect();
+        let (label, runs) = (if names.len() == 1 { "run" } else { "runs" }, names.join(","));
+        let group = [(label, runs.as_str()), ("node", node.as_str())];
+        push(gateway, group.into_iter(), text).await
     }
 
     fn read_status(&self) {
@@ -224,6 +264,8 @@ impl Metrics {
         for remote in &self.remotes {
             self.of_events.take(&remote.settings.name, &remote.requests);
         }
+        let dropped_spans = self.traces.as_ref().map_or(0, |traces| traces.dropped());
+        self.of_agent.dropped_spans.inner().store(dropped_spans, Ordering::Relaxed);
         metrics.restart_loop.set(i64::from(status.report().restart_loop.is_some()));
         for served in self.runs.iter() {
             let (run, labels) = (served.name(), of_run(served.name()));

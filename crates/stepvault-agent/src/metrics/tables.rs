@@ -7,10 +7,11 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use stepvault_core::forecast::{Taken, next_step};
-use stepvault_core::{RemoteName, Result, RunName, Timestamp};
+use stepvault_core::{RemoteName, Result, RunName, StepId, Timestamp};
 use stepvault_local::{SealedStep, Vault, clock, space};
 
 use super::labels::{Labels, of_both};
+use crate::agent_status::NewestDurable;
 use crate::backlog::is_durable;
 use crate::remotes::ServedRun;
 
@@ -102,7 +103,7 @@ metrics! {
         disk_free_bytes: Gauge = "Free bytes on the vault's file system",
         disk_total_bytes: Gauge = "Size of the vault's file system in bytes",
         durable_step: ByRunAndRemote<Gauge> =
-            "Number of the newest step in the vault that is durable on the remote; absent if there is none",
+            "Number of the newest step that is known to be durable on the remote; absent until the first one",
         steps_waiting: ByRunAndRemote<Gauge> = "Sealed steps that are not durable on the remote",
         waiting_bytes: ByRunAndRemote<Gauge> = "Bytes of the sealed steps that are not durable on the remote",
         oldest_waiting_age_seconds: ByRunAndRemote<Seconds> =
@@ -118,6 +119,7 @@ metrics! {
             "Checkpoint bytes sent to the remote, and read back from it to verify a step again",
         copied_bytes: ByOne<Counter> =
             "Checkpoint bytes that the remote copied from an earlier step and that were not sent",
+        dropped_spans: Counter = "Spans of traces that were not delivered to the collector",
         durable_steps: ByOne<Counter> = "Steps that became durable on the remote since the agent started",
         removed_steps: ByOne<Counter> =
             "Steps that retention removed from the tier, which is 'local' or a remote's name",
@@ -157,13 +159,13 @@ metrics! {
 
 impl VaultMetrics {
     /// Reads the vault. Blocks.
-    /// `durable_written_at` is when the newest step was written that became durable since the agent started: its copy may
-    /// have left the vault.
+    ///
+    /// `newest_durable` returns what became durable since the agent started: its copy may have left the vault.
     pub(super) fn read(
         &self,
         vault: &Vault,
         runs: &[ServedRun],
-        durable_written_at: impl Fn(&RunName, &RemoteName) -> Option<Timestamp>,
+        newest_durable: impl Fn(&RunName, &RemoteName) -> Option<NewestDurable>,
     ) -> Result<()> {
         let now = clock::now();
         let disk = space::free(vault.root())?;
@@ -175,7 +177,7 @@ impl VaultMetrics {
             all_bytes = all_bytes.saturating_add(bytes_of(&steps));
             let labels = of_run(served.name());
             set(&self.vault_steps, &labels, steps.len() as u64);
-            set_newest(&self.newest_step, &labels, steps.last());
+            set_newest(&self.newest_step, &labels, steps.last().map(SealedStep::id));
             if let Some(newest) = steps.iter().map(|step| step.record().written_at).max() {
                 self.newest_step_timestamp_seconds.get_or_create(&labels).set(seconds(newest));
             }
@@ -187,10 +189,11 @@ impl VaultMetrics {
                 let (durable, waiting): (Vec<_>, Vec<_>) =
                     steps.iter().partition(|step| is_durable(step, remote));
                 let age_of = |written_at| float(whole(now.seconds_since(written_at)));
-                set_newest(&self.durable_step, &labels, durable.last().copied());
+                let since_start = newest_durable(served.name(), remote.name());
+                let newest = durable.last().map(|step| step.id());
+                set_newest(&self.durable_step, &labels, newest.max(since_start.map(|newest| newest.id)));
                 let newest = durable.iter().map(|step| step.record().written_at).max();
-                let newest = newest.max(durable_written_at(served.name(), remote.name()));
-                if let Some(newest) = newest {
+                if let Some(newest) = newest.max(since_start.map(|newest| newest.written_at)) {
                     self.durable_step_age_seconds.get_or_create(&labels).set(age_of(newest));
                 }
                 set(&self.steps_waiting, &labels, waiting.len() as u64);
@@ -210,13 +213,9 @@ fn bytes_of<'a>(steps: impl IntoIterator<Item = &'a SealedStep>) -> u64 {
 }
 
 /// Sets the gauge to the step's number, or removes it.
-fn set_newest<const N: usize>(
-    gauges: &Family<Labels<N>, Gauge>,
-    labels: &Labels<N>,
-    step: Option<&SealedStep>,
-) {
+fn set_newest<const N: usize>(gauges: &Family<Labels<N>, Gauge>, labels: &Labels<N>, step: Option<StepId>) {
     match step {
-        Some(newest) => set(gauges, labels, newest.id().step.number()),
+        Some(newest) => set(gauges, labels, newest.step.number()),
         None => {
             gauges.remove(labels);
         }

@@ -9,21 +9,16 @@ use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::{Instant, timeout_at};
 
 use super::metadata::{Metadata, Reply};
-use super::request::{request_stop, time_left};
+use super::service::{Notice, Service, refused, time_left};
 use crate::report::AgentReport;
 use crate::shared::Shared;
 
-/// The interval that Microsoft recommends: an eviction is announced 30 s ahead.
-const INTERVAL: Duration = Duration::from_secs(1);
 /// Time limit for a response: a service on the machine itself answers at once.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Time limit for the events until they were answered once: Azure then enables them, which may take two minutes.
 const FIRST_PATIENCE: Duration = Duration::from_secs(130);
-/// Interval between tries of an expected service that does not answer.
-const ASK_AGAIN: Duration = Duration::from_mins(1);
-/// Pause after a failed query, and the number of consecutive failures before a warning: a minute's worth.
+/// Pause after a failed query.
 const PAUSE: Duration = Duration::from_secs(5);
-const FAILURES: u32 = 12;
 /// The longest time before a termination that a scale set can be configured for.
 const LONGEST_NOTICE: Duration = Duration::from_mins(15);
 
@@ -76,17 +71,6 @@ pub(crate) struct AnnouncedEvent {
     event_id: String,
 }
 
-async fn ask(metadata: &Metadata, path: &str, patience: Duration) -> Result<Reply> {
-    let reply = metadata.ask(Method::GET, path, &HEADERS, patience).await?;
-    if reply.status == StatusCode::OK { Ok(reply) } else { Err(refused(path, &reply)) }
-}
-
-fn refused(path: &str, reply: &Reply) -> Error {
-    Error::new(ErrorKind::Denied, "the Azure metadata service refused a request")
-        .on(path)
-        .because(format!("it answered {}", reply.status))
-}
-
 fn read<'a, T: Deserialize<'a>>(path: &str, reply: &'a Reply) -> Result<T> {
     serde_json::from_str(&reply.body).map_err(|error| {
         Error::new(ErrorKind::Failed, "cannot read an answer of the Azure metadata service")
@@ -95,78 +79,66 @@ fn read<'a, T: Deserialize<'a>>(path: &str, reply: &'a Reply) -> Result<T> {
     })
 }
 
-/// Returns the machine's name, which events contain.
-async fn machine_name(metadata: &Metadata) -> Result<String> {
-    let reply = ask(metadata, MACHINE, PATIENCE).await?;
-    Ok(read::<Machine>(MACHINE, &reply)?.name)
+#[derive(Debug)]
+pub(super) struct Azure {
+    metadata: Metadata,
+    /// The machine's name, which events contain.
+    machine: String,
+    /// Time limit for the events.
+    patience: Duration,
+    announced: Arc<Announced>,
 }
 
-/// Watches until there is a notice. On a machine that is not Azure's it ends after one query, unless the service is
-/// expected; that query does not enable the events.
-pub(super) async fn watch(shared: Arc<Shared>, endpoint: String, announced: Arc<Announced>) {
-    let reporter = &shared.reporter;
-    let metadata = match Metadata::at(&endpoint) {
-        Ok(metadata) => metadata,
-        Err(error) => return reporter.warn_once("notices azure", &error.text_with_hint()),
-    };
-    let machine = loop {
-        match machine_name(&metadata).await {
-            Ok(machine) => break machine,
-            Err(error) if !shared.options.notices.expected => {
-                tracing::debug!(%error, "not watching for Azure notices");
-                return;
-            }
-            Err(error) => {
-                let text = format!(
-                    "cannot detect Azure's events: {error} (set the sources of notices with agent.notices)"
-                );
-                reporter.warn_once("notices azure", &text);
-                tokio::time::sleep(ASK_AGAIN).await;
-            }
-        }
-    };
-    tracing::info!("watching for Azure preemptions and terminations");
-    let (mut failures, mut patience) = (0_u32, FIRST_PATIENCE);
-    loop {
-        match check(&metadata, &machine, patience).await {
-            Ok(Some((text, left, event))) => {
-                // There is no other one: the watch ends with it.
-                let _ = announced.set(event);
-                return request_stop(&shared, text.to_owned(), left);
-            }
-            Ok(None) => {
-                (failures, patience) = (0, PATIENCE);
-                reporter.resolved("notices azure");
-                tokio::time::sleep(INTERVAL).await;
-            }
-            Err(error) => {
-                failures = failures.saturating_add(1);
-                if failures >= FAILURES || patience == FIRST_PATIENCE {
-                    // The error text differs each time.
-                    let text = format!("cannot detect Azure's events: {error}");
-                    reporter.warn_of_cause("notices azure", "silent", &text);
-                }
-                tokio::time::sleep(PAUSE).await;
-            }
-        }
+impl Azure {
+    pub(super) fn new(metadata: Metadata, announced: Arc<Announced>) -> Self {
+        Self { metadata, machine: String::new(), patience: FIRST_PATIENCE, announced }
+    }
+
+    async fn ask(&self, path: &str, patience: Duration) -> Result<Reply> {
+        let reply = self.metadata.ask(Method::GET, path, &HEADERS, patience).await?;
+        if reply.status == StatusCode::OK { Ok(reply) } else { Err(refused(Self::PROVIDER, path, &reply)) }
     }
 }
 
-/// The text of a notice, the time that it leaves, and the event.
-type Notice = (&'static str, Option<Duration>, AnnouncedEvent);
+impl Service for Azure {
+    const PROVIDER: &'static str = "Azure";
+    const NOTICES: &'static str = "Azure preemptions and terminations";
+    const SUBJECT: &'static str = "notices azure";
+    const SILENT: &'static str = "cannot detect Azure's events";
+    // The interval that Microsoft recommends: an eviction is announced 30 s ahead.
+    const INTERVAL: Duration = Duration::from_secs(1);
+    const FAILURES: u32 = 12;
 
-/// Asks once for a notice.
-async fn check(metadata: &Metadata, machine: &str, patience: Duration) -> Result<Option<Notice>> {
-    let reply = ask(metadata, EVENTS, patience).await?;
-    let events = read::<Document>(EVENTS, &reply)?.events;
-    let notices = events.into_iter().filter_map(|event| Some((event.notice_to(machine)?, event)));
-    // The one that begins first; one that has begun names no time.
-    let Some((text, event)) = notices.min_by_key(|(_, event)| left(&reply, event)) else {
-        return Ok(None);
-    };
-    let left = left(&reply, &event);
-    let event = AnnouncedEvent { metadata: metadata.clone(), event_id: event.event_id };
-    Ok(Some((text, left, event)))
+    /// Does not enable the events.
+    async fn find(&mut self) -> Result<()> {
+        let reply = self.ask(MACHINE, PATIENCE).await?;
+        self.machine = read::<Machine>(MACHINE, &reply)?.name;
+        Ok(())
+    }
+
+    async fn check(&mut self, _shared: &Shared) -> Result<Option<Notice>> {
+        let reply = self.ask(EVENTS, self.patience).await?;
+        let events = read::<Document>(EVENTS, &reply)?.events;
+        self.patience = PATIENCE;
+        let notices = events.into_iter().filter_map(|event| Some((event.notice_to(&self.machine)?, event)));
+        // The one that begins first; one that has begun names no time.
+        let Some((text, event)) = notices.min_by_key(|(_, event)| left(&reply, event)) else {
+            return Ok(None);
+        };
+        let notice = Notice { text: text.to_owned(), left: left(&reply, &event) };
+        // There is no other one: the watch ends with it.
+        let event = AnnouncedEvent { metadata: self.metadata.clone(), event_id: event.event_id };
+        let _ = self.announced.set(event);
+        Ok(Some(notice))
+    }
+
+    fn is_new(&self) -> bool {
+        self.patience == FIRST_PATIENCE
+    }
+
+    async fn wait_after_failure(&mut self) {
+        tokio::time::sleep(PAUSE).await;
+    }
 }
 
 /// Returns the time until the event may begin; `None` if it names no credible time.
@@ -197,7 +169,7 @@ pub(crate) async fn acknowledge(
         Ok(Ok(reply)) if reply.status.is_success() => {
             return shared.reporter.info("acknowledged the Azure event: the machine may be taken away now");
         }
-        Ok(Ok(reply)) => refused(EVENTS, &reply).to_string(),
+        Ok(Ok(reply)) => refused(Azure::PROVIDER, EVENTS, &reply).to_string(),
         Ok(Err(error)) => error.to_string(),
         Err(_) => "no time was left".to_owned(),
     };

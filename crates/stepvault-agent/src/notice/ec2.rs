@@ -1,25 +1,18 @@
 //! EC2: spot interruptions and rebalance recommendations, from the instance metadata service, version 2.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Method, StatusCode};
 use serde::Deserialize;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::Result;
 use tokio::time::Instant;
 
 use super::metadata::{Metadata, Reply};
-use super::request::{request_stop, time_left};
+use super::service::{Notice, Service, refused, request_stop, time_left};
 use crate::shared::Shared;
 
-/// The interval that AWS recommends.
-const INTERVAL: Duration = Duration::from_secs(5);
 /// Time limit for a response: a service on the machine itself answers at once.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Interval between tries of an expected service that does not answer.
-const ASK_AGAIN: Duration = Duration::from_mins(1);
-/// Number of consecutive failures before a warning: a minute's worth.
-const SILENCES: u32 = 12;
 /// How long a token lasts, in seconds, and when it is replaced.
 const TOKEN_SECONDS: u64 = 21_600;
 /// EC2 gives no notice earlier than this.
@@ -42,12 +35,18 @@ struct Rebalance {
 }
 
 #[derive(Debug)]
-struct Service {
+pub(super) struct Ec2 {
     metadata: Metadata,
     token: Option<(String, Instant)>,
+    /// Whether a rebalance was recommended.
+    recommended: bool,
 }
 
-impl Service {
+impl Ec2 {
+    pub(super) fn new(metadata: Metadata) -> Self {
+        Self { metadata, token: None, recommended: false }
+    }
+
     /// Returns a token that is valid for long enough.
     async fn token(&mut self) -> Result<String> {
         if let Some((token, until)) = &self.token
@@ -59,7 +58,7 @@ impl Service {
         let headers = [("x-aws-ec2-metadata-token-ttl-seconds", seconds.as_str())];
         let reply = self.metadata.ask(Method::PUT, TOKEN, &headers, PATIENCE).await?;
         if reply.status != StatusCode::OK || reply.body.is_empty() {
-            return Err(refused(TOKEN, &reply));
+            return Err(refused(Self::PROVIDER, TOKEN, &reply));
         }
         let until = Instant::now() + Duration::from_secs(TOKEN_SECONDS / 2);
         self.token = Some((reply.body.clone(), until));
@@ -80,101 +79,64 @@ impl Service {
                 StatusCode::OK => return Ok(Some(reply)),
                 StatusCode::NOT_FOUND => return Ok(None),
                 StatusCode::UNAUTHORIZED if !fresh => {}
-                _ => return Err(refused(path, &reply)),
+                _ => return Err(refused(Self::PROVIDER, path, &reply)),
             }
         }
         Ok(None)
     }
 }
 
-fn refused(path: &str, reply: &Reply) -> Error {
-    Error::new(ErrorKind::Denied, "the EC2 metadata service refused a request")
-        .on(path)
-        .because(format!("it answered {}", reply.status))
-}
+impl Service for Ec2 {
+    const PROVIDER: &'static str = "EC2";
+    const NOTICES: &'static str = "EC2 spot notices";
+    const SUBJECT: &'static str = "notices ec2";
+    const SILENT: &'static str = "cannot detect spot notices";
+    const HINT: &'static str = "in a container, set the instance's metadata hop limit to 2 or more; set the sources of notices \
+                                with agent.notices";
+    // The interval that AWS recommends.
+    const INTERVAL: Duration = Duration::from_secs(5);
+    const FAILURES: u32 = 12;
 
-/// Watches until there is a notice. On a machine that is not EC2's it ends after one query, unless the service is
-/// expected.
-pub(super) async fn watch(shared: Arc<Shared>, endpoint: String) {
-    let reporter = &shared.reporter;
-    let metadata = match Metadata::at(&endpoint) {
-        Ok(metadata) => metadata,
-        Err(error) => return reporter.warn_once("notices ec2", &error.text_with_hint()),
-    };
-    let mut service = Service { metadata, token: None };
-    while let Err(error) = service.token().await {
-        if !shared.options.notices.expected {
-            tracing::debug!(%error, "not watching for EC2 notices");
-            return;
-        }
-        let hint = "in a container, set the instance's metadata hop limit to 2 or more; set the sources of notices \
-                    with agent.notices";
-        reporter.warn_once("notices ec2", &format!("cannot detect spot notices: {error} ({hint})"));
-        tokio::time::sleep(ASK_AGAIN).await;
+    async fn find(&mut self) -> Result<()> {
+        self.token().await.map(drop)
     }
-    reporter.resolved("notices ec2");
-    tracing::info!("watching for EC2 spot notices");
-    let mut silences = 0_u32;
-    let mut recommended = false;
-    loop {
-        match check(&mut service, &shared, &mut recommended).await {
-            Ok(true) => return,
-            Ok(false) => {
-                silences = 0;
-                reporter.resolved("notices ec2");
-            }
-            Err(error) => {
-                silences = silences.saturating_add(1);
-                if silences >= SILENCES {
-                    // The error text differs each time.
-                    let text = format!("cannot detect spot notices: {error}");
-                    reporter.warn_of_cause("notices ec2", "silent", &text);
-                }
+
+    async fn check(&mut self, shared: &Shared) -> Result<Option<Notice>> {
+        if let Some(reply) = self.get(ACTION).await? {
+            return Ok(Some(notice(&reply)));
+        }
+        if self.recommended {
+            return Ok(None);
+        }
+        if let Some(reply) = self.get(REBALANCE).await? {
+            self.recommended = true;
+            let since = serde_json::from_str::<Rebalance>(&reply.body)
+                .map(|told| format!(" ({})", told.notice_time))
+                .unwrap_or_default();
+            let text = format!("an EC2 rebalance recommendation{since}");
+            if shared.options.notices.drains_on_rebalance {
+                request_stop(shared, Notice { text, left: None });
+            } else {
+                shared.drain.reclaim_expected.cancel();
+                let text = format!(
+                    "{text}: this machine may be reclaimed at any time; from now on, steps closest to durable are \
+                     uploaded first"
+                );
+                shared.reporter.warn(&text);
             }
         }
-        tokio::time::sleep(INTERVAL).await;
+        Ok(None)
     }
 }
 
-/// One check; returns true once there is nothing more to learn.
-async fn check(service: &mut Service, shared: &Shared, recommended: &mut bool) -> Result<bool> {
-    if let Some(reply) = service.get(ACTION).await? {
-        let (text, left) = notice(&reply);
-        request_stop(shared, text, left);
-        return Ok(true);
-    }
-    if *recommended {
-        return Ok(false);
-    }
-    if let Some(reply) = service.get(REBALANCE).await? {
-        *recommended = true;
-        let since = serde_json::from_str::<Rebalance>(&reply.body)
-            .map(|told| format!(" ({})", told.notice_time))
-            .unwrap_or_default();
-        let text = format!("an EC2 rebalance recommendation{since}");
-        if shared.options.notices.drains_on_rebalance {
-            request_stop(shared, text, None);
-        } else {
-            shared.drain.reclaim_expected.cancel();
-            let text = format!(
-                "{text}: this machine may be reclaimed at any time; from now on, steps closest to durable are \
-                 uploaded first"
-            );
-            shared.reporter.warn(&text);
-        }
-    }
-    Ok(false)
-}
-
-/// Returns the notice's text and the remaining time; `None` if it names no credible time.
-fn notice(reply: &Reply) -> (String, Option<Duration>) {
+fn notice(reply: &Reply) -> Notice {
     let Ok(told) = serde_json::from_str::<InstanceAction>(&reply.body) else {
-        return ("an EC2 spot notice".to_owned(), None);
+        return Notice { text: "an EC2 spot notice".to_owned(), left: None };
     };
     let time = told.time.parse::<jiff::Timestamp>().ok();
     let left = time.and_then(|time| time_left(reply, time)).map(|left| left.min(LONGEST_NOTICE));
     let action: String = told.action.chars().filter(char::is_ascii_alphanumeric).take(32).collect();
-    (format!("an EC2 spot notice ({action})"), left)
+    Notice { text: format!("an EC2 spot notice ({action})"), left }
 }
 
 #[cfg(test)]
@@ -188,7 +150,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert(DATE, "Mon, 18 Sep 2017 08:20:00 GMT".parse().unwrap());
         let reply = Reply { status: StatusCode::OK, headers, body: body.to_owned() };
-        let (text, left) = notice(&reply);
+        let Notice { text, left } = notice(&reply);
         (text, left.map(|left| left.as_secs()))
     }
 

@@ -7,14 +7,14 @@ mod azure;
 mod ec2;
 mod gce;
 mod metadata;
-mod request;
+mod service;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use stepvault_core::{Result, Timestamp};
-use stepvault_engine::blocking::blocking;
+use stepvault_engine::blocking;
 use stepvault_local::clock;
 use stepvault_local::durable::read_bounded;
 use tokio::task::JoinSet;
@@ -29,13 +29,15 @@ pub(crate) use self::azure::{Announced, acknowledge};
 pub(crate) fn watch(shared: &Arc<Shared>, announced: &Arc<Announced>, tasks: &mut JoinSet<()>) {
     let options = &shared.options.notices;
     if let Some(endpoint) = options.ec2_endpoint.clone() {
-        tasks.spawn_local(ec2::watch(Arc::clone(shared), endpoint));
+        tasks.spawn_local(service::watch(Arc::clone(shared), endpoint, ec2::Ec2::new));
     }
     if let Some(endpoint) = options.gce_endpoint.clone() {
-        tasks.spawn_local(gce::watch(Arc::clone(shared), endpoint));
+        tasks.spawn_local(service::watch(Arc::clone(shared), endpoint, gce::Gce::new));
     }
     if let Some(endpoint) = options.azure_endpoint.clone() {
-        tasks.spawn_local(azure::watch(Arc::clone(shared), endpoint, Arc::clone(announced)));
+        let announced = Arc::clone(announced);
+        let azure = move |metadata| azure::Azure::new(metadata, announced);
+        tasks.spawn_local(service::watch(Arc::clone(shared), endpoint, azure));
     }
     if let Some(path) = options.drain_file.clone() {
         tasks.spawn_local(watch_file(Arc::clone(shared), path));

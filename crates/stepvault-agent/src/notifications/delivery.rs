@@ -11,7 +11,7 @@ use serde_json::json;
 use stepvault_core::config::{NotifySink, WebhookFormat};
 use stepvault_core::{Error, ErrorKind, Observer, Result};
 use stepvault_engine::blocking::blocking;
-use stepvault_remote::webhook;
+use stepvault_remote::outbound::Outbound;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -62,7 +62,14 @@ async fn try_often(sink: &NotifySink, notification: &Notification) -> Result<()>
 /// Tries to deliver a notification once.
 pub(super) async fn try_once(sink: &NotifySink, notification: &Notification) -> Result<()> {
     match sink {
-        NotifySink::Webhook { url, format } => webhook::post(url, body(*format, notification)).await,
+        NotifySink::Webhook { url, format } => {
+            let outbound = Outbound {
+                what: "cannot send a notification",
+                hint: "check the target's url and format, and whether the webhook still exists",
+                ..Outbound::to(url.clone())
+            };
+            outbound.send(body(*format, notification)).await
+        }
         NotifySink::Command(words) => run(words.clone(), document(notification)).await,
     }
 }

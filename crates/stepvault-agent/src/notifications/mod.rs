@@ -63,6 +63,7 @@ pub struct Occurrence {
     /// What distinguishes it from the last one of this event and run, which is not repeated within an hour.
     cause: String,
     message: String,
+    is_over: bool,
 }
 
 impl Occurrence {
@@ -70,7 +71,7 @@ impl Occurrence {
     pub fn new(event: NotifyEvent, run: &RunName, message: impl Into<String>) -> Self {
         let message = message.into();
         let (step, remote) = (None, None);
-        Self { event, run: run.clone(), step, remote, cause: message.clone(), message }
+        Self { event, run: run.clone(), step, remote, cause: message.clone(), message, is_over: false }
     }
 
     /// Sets the step.
@@ -89,6 +90,12 @@ impl Occurrence {
     #[must_use]
     pub fn cause(self, cause: impl Into<String>) -> Self {
         Self { cause: cause.into(), ..self }
+    }
+
+    /// Returns that its cause is over: nobody is notified of that, but at once if it comes again.
+    #[must_use]
+    pub fn over(self) -> Self {
+        Self { is_over: true, ..self }
     }
 
     /// Returns one for each run that has steps which are not durable on a required remote.
@@ -207,6 +214,10 @@ impl Distributor {
             };
             let Some(occurrence) = occurrence else { return };
             let (event, run) = (occurrence.event, &occurrence.run);
+            if occurrence.is_over {
+                self.repeats.forget(event, run, &occurrence.cause).await;
+                continue;
+            }
             if !self.queues.iter().any(|(on, _)| on.contains(&event))
                 || !self.repeats.is_due(event, run, &occurrence.cause).await
             {

@@ -43,6 +43,14 @@ impl Sent {
         sent.push(SentCause { cause: cause.to_owned(), seconds: now });
         true
     }
+
+    /// Forgets that this was sent; returns whether it was.
+    fn forget(&mut self, event: NotifyEvent, cause: &str) -> bool {
+        let sent = self.0.entry(event).or_default();
+        let before = sent.len();
+        sent.retain(|one| one.cause != cause);
+        sent.len() < before
+    }
 }
 
 /// The notifications that were sent of each run. They are kept in the vault; in memory where there is no vault, or it cannot be
@@ -61,16 +69,30 @@ impl Repeats {
     /// Whether this is to be sent: the same was not within the last hour.
     pub(super) async fn is_due(&mut self, event: NotifyEvent, run: &RunName, cause: &str) -> bool {
         let cause: String = cause.chars().take(MAX_CAUSE).collect();
-        let mut sent = match self.noted(run).await {
-            Some(noted) => noted,
-            None => self.by_run.get(run).cloned().unwrap_or_default(),
-        };
+        let mut sent = self.sent(run).await;
         let is_due = sent.is_due(event, &cause, clock::now().seconds);
         if is_due {
             self.note(run, &sent).await;
             self.by_run.insert(run.clone(), sent);
         }
         is_due
+    }
+
+    /// Forgets that this was sent.
+    pub(super) async fn forget(&mut self, event: NotifyEvent, run: &RunName, cause: &str) {
+        let cause: String = cause.chars().take(MAX_CAUSE).collect();
+        let mut sent = self.sent(run).await;
+        if sent.forget(event, &cause) {
+            self.note(run, &sent).await;
+            self.by_run.insert(run.clone(), sent);
+        }
+    }
+
+    async fn sent(&self, run: &RunName) -> Sent {
+        match self.noted(run).await {
+            Some(noted) => noted,
+            None => self.by_run.get(run).cloned().unwrap_or_default(),
+        }
     }
 
     async fn noted(&self, run: &RunName) -> Option<Sent> {

@@ -118,7 +118,7 @@ impl RunUploads {
         self.missing_parts.forget_all_but(&sealed);
         let (run, remote, reporter) = (self.remote.keys.run(), self.remote.name(), &shared.reporter);
         reporter.status.forget_all_but(run, remote, &sealed);
-        reporter.status.backlog(run, remote, &backlog.not_durable);
+        reporter.status.backlog(run, remote, &sealed, &backlog.not_durable);
         let mut waiting = backlog.missing.clone();
         waiting.retain(|id| !self.tries.get(id).is_some_and(|tries| tries.given_up));
         let mut deferred = BTreeSet::new();

@@ -204,6 +204,7 @@ impl Node {
             profiles: Arc::default(),
             notices: NoticeOptions::default(),
             notify: Vec::new(),
+            traces: None,
             lifecycle: Lifecycle {
                 restart_loop: Some(RestartSettings::default().restart_loop),
                 ..Lifecycle::default()

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use stepvault_agent::AgentOptions;
 use stepvault_testkit::faults::FaultAction;
-use stepvault_testkit::s3::StrictS3;
+use stepvault_testkit::s3::{StrictS3, StrictS3Options};
 
 use crate::harness::{Node, PATIENCE};
 use crate::support::{fail_all, keep_last, text};
@@ -142,8 +142,16 @@ async fn what_happened_is_counted_and_what_waits_is_measured() {
         after[&format!("stepvault_upload_errors{labels}")]
     };
     assert_eq!((errors("s3"), errors("disk")), (1.0, 0.0));
-    assert_eq!(is("stepvault_operations_total{operation=\"upload\",tier=\"disk\",outcome=\"success\"}"), 2.0);
-    assert_eq!(is("stepvault_operation_duration_seconds_count{operation=\"seal\",tier=\"local\"}"), 2.0);
+    assert_eq!(
+        is(
+            "stepvault_operations_total{run=\"grpo/checkpoints\",operation=\"upload\",tier=\"disk\",outcome=\"success\"}"
+        ),
+        2.0
+    );
+    let sealed = "stepvault_operation_duration_seconds_count{run=\"grpo/checkpoints\",operation=\"seal\",tier=\"local\"}";
+    assert_eq!(is(sealed), 2.0);
+    assert_eq!(is("stepvault_clock_offset_seconds{remote=\"disk\"}"), 0.0);
+    assert!(!after.contains_key("stepvault_clock_offset_seconds{remote=\"s3\"}"), "it acknowledged no write");
     assert_eq!(is(&format!("stepvault_save_to_durable_seconds_count{HERE}")), 2.0);
     assert!(is(&format!("stepvault_durable_step_age_seconds{HERE}")) >= 8.0);
     let asked = |name: &str, remote: &str| is(&format!("stepvault_{name}_total{{remote=\"{remote}\"}}"));
@@ -325,6 +333,52 @@ async fn what_the_store_copies_is_counted_apart_from_what_is_sent() {
     let requests = server.faults().requests();
     let data = requests.iter().filter(|request| request.path.contains("/step_50/"));
     assert_eq!(data.map(|request| request.body_bytes).sum::<u64>(), 0);
+    service.stop();
+}
+
+#[tokio::test]
+async fn the_clock_of_a_store_is_compared_with_this_machines() {
+    for ahead_seconds in [3600, -120] {
+        let node = Node::new();
+        let server = StrictS3::start_with(StrictS3Options {
+            clock_ahead_seconds: ahead_seconds,
+            ..StrictS3Options::default()
+        });
+        let mut options = node.options(vec![node.s3_remote("s3", &server, 60).await]);
+        let address = serve_metrics(&mut options);
+        let (service, _client) = node.start_controlled(options).await;
+        node.save_small(40, 9);
+        node.until_durable("s3", 40).await;
+        let measured = scrape(address)["stepvault_clock_offset_seconds{remote=\"s3\"}"];
+        #[expect(clippy::cast_precision_loss, reason = "they are small")]
+        let expected = ahead_seconds as f64;
+        assert!((measured - expected).abs() <= 2.0, "{measured} {expected}");
+        service.stop();
+    }
+}
+
+#[tokio::test]
+async fn the_durable_step_is_known_after_its_copy_was_evicted() {
+    let (node, server) = (Node::new(), StrictS3::start());
+    let mut options = node.options(vec![node.s3_remote("s3", &server, 1).await]);
+    options.runs[0].keep_local = keep_last(1);
+    let address = serve_metrics(&mut options);
+    let (service, _client) = node.start_controlled(options).await;
+    node.save_small(40, 9);
+    node.until_durable("s3", 40).await;
+    server.faults().inject("PUT", "", u64::MAX, FaultAction::refuse(403, "AccessDenied"));
+    node.save_small(50, 8);
+    node.until_heard("removed from local: step 40").await;
+    let of_run = "{run=\"grpo/checkpoints\",remote=\"s3\"}";
+    let mut numbers = BTreeMap::new();
+    node.until("the numbers", || {
+        numbers = scrape(address);
+        numbers["stepvault_vault_steps{run=\"grpo/checkpoints\"}"] == 1.0
+    })
+    .await;
+    assert_eq!(numbers[&format!("stepvault_steps_waiting{of_run}")], 1.0);
+    assert_eq!(numbers[&format!("stepvault_durable_step{of_run}")], 40.0);
+    assert!(numbers[&format!("stepvault_durable_step_age_seconds{of_run}")] >= 9.0);
     service.stop();
 }
 

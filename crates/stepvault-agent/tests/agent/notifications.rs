@@ -115,21 +115,30 @@ async fn a_target_gets_what_it_wants_in_its_own_shape_and_nothing_twice_within_a
         receiver.url("/discord"),
     );
     let notifier = notifier(&node, &targets(&list));
+    let restart_loop = |message| occurrence(NotifyEvent::RestartLoop, message);
     for message in ["a loop", "a loop", "another loop"] {
-        notifier.notify(occurrence(NotifyEvent::RestartLoop, message));
+        notifier.notify(restart_loop(message));
     }
+    notifier.notify(restart_loop("a loop").over());
+    notifier.notify(restart_loop("another loop"));
+    notifier.notify(restart_loop("a loop"));
     notifier.notify(occurrence(NotifyEvent::RestoredOlder, "a loop"));
     notifier.finish(late()).await;
     let texts = |path: &str, member: &str| -> Vec<String> {
-        let its = receiver.requests().into_iter().filter(|(to, _)| to == path);
-        its.map(|(_, document)| document[member].as_str().unwrap().to_owned()).collect()
+        let its = receiver.requests().into_iter().filter(|request| request.path == path);
+        its.map(|request| request.document()[member].as_str().unwrap().to_owned()).collect()
     };
     let begin = format!("stepvault {} on node-0: ", run_name());
     let of = |rest: &str| format!("{begin}{rest}");
-    let expected =
-        [of("restart-loop: a loop"), of("restart-loop: another loop"), of("restored-older: a loop")];
+    let expected = [
+        of("restart-loop: a loop"),
+        of("restart-loop: another loop"),
+        // It was over meanwhile.
+        of("restart-loop: a loop"),
+        of("restored-older: a loop"),
+    ];
     assert_eq!(texts("/slack", "text"), expected);
-    assert_eq!(texts("/discord", "content"), expected[2..]);
+    assert_eq!(texts("/discord", "content"), expected[3..]);
 }
 
 #[tokio::test]

@@ -128,6 +128,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
             data_bytes: 9 << 20,
             file_count: 2,
             imported: None,
+            trusted_files: 0,
         }],
         written_at: Timestamp::from_seconds(1_760_000_000),
         metrics: [("eval_loss".to_owned(), 1.5)].into(),

@@ -4,7 +4,7 @@ use super::finding::{Explained, Finding, Source};
 use super::key::KeyPath;
 use super::merge::Merged;
 use super::model::Config;
-use super::notify::mask_urls;
+use super::notify::{mask_url, mask_urls};
 use super::run_names::name_runs;
 use super::sources::{self, FlagOverride, Sources};
 use super::tables::{self, SCHEMA};
@@ -106,6 +106,7 @@ pub(super) fn explain(merged: &Merged) -> Vec<Explained> {
             key: key.path.to_string(),
             value: match key.kind {
                 Kind::Notify => mask_urls(entry.value.clone()),
+                Kind::ServiceUrl => mask_url(&entry.value),
                 _ => mask(entry.value.clone()),
             }
             .to_string(),

@@ -22,12 +22,13 @@ mod value;
 
 pub use self::finding::nearest;
 pub use finding::{Explained, Finding, Source};
+pub use http_url::ServiceUrl;
 pub use load::{Report, check, faults_error, load};
 pub use model::{
     AgentSettings, Completion, Config, ControlSocket, LinkPolicy, LocalSettings, LogFormat, MetricsSettings,
     NoticeSource, Notices, RestartSettings, RestoreSync, RunSettings, UploadSettings,
 };
-pub use notify::{NotifyEvent, NotifySink, NotifyTarget, WebhookFormat, WebhookUrl};
+pub use notify::{NotifyEvent, NotifySink, NotifyTarget, WebhookFormat};
 pub use run_names::HOSTNAME;
 pub use sources::{FileText, FlagOverride, Sources, variable_name};
 pub use value::{parse_duration, parse_size};

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::finding::{Explained, Finding, Source};
+use super::http_url::ServiceUrl;
 use super::key::KeyPath;
 use super::notify::NotifyTarget;
 use super::sources::FileText;
@@ -22,6 +23,8 @@ pub struct Config {
     pub nodes: Option<NodeSet>,
     /// The targets of notifications.
     pub notify: Vec<NotifyTarget>,
+    /// Where the traces of steps are sent to; if not given, where OpenTelemetry's variables say.
+    pub traces: Option<ServiceUrl>,
     /// The local tier.
     pub local: LocalSettings,
     /// Uploads to all remotes.
@@ -192,6 +195,8 @@ pub struct MetricsSettings {
     pub token_file: Option<PathBuf>,
     /// The file that the agent writes its metrics to, for the node exporter's collector of text files.
     pub file: Option<PathBuf>,
+    /// The Pushgateway that gets the agent's last metrics.
+    pub push: Option<ServiceUrl>,
 }
 
 /// The Unix socket that controls the agent.

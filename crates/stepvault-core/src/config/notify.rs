@@ -8,7 +8,7 @@ use strum::VariantNames as _;
 use toml::Value;
 
 use super::finding::{Fault, nearest};
-use super::http_url::check_scheme;
+use super::http_url::ServiceUrl;
 
 /// An event of which targets are notified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
@@ -46,52 +46,20 @@ pub enum WebhookFormat {
     Discord,
 }
 
-/// The URL of a webhook. Who knows it can post there, so only its scheme and host are ever shown.
-#[derive(Clone, PartialEq, Eq)]
-pub struct WebhookUrl(url::Url);
+/// Parses a target's URL.
+fn target_url(text: &str, allow_http: bool) -> Result<ServiceUrl, Fault> {
+    ServiceUrl::parse(text, allow_http)
+        .map_err(|fault| Fault::new(format!("a target's url {}", fault.why), fault.hint))
+}
 
-impl WebhookUrl {
-    /// Returns the whole URL, which no message may contain.
-    pub fn secret(&self) -> &url::Url {
-        &self.0
-    }
-
-    fn parse(text: &str, allow_http: bool) -> Result<Self, Fault> {
-        const EXAMPLE: &str = "write url = \"https://host/path\"";
-        let url = url::Url::parse(text)
-            .map_err(|error| Fault::new(format!("a target's url is not a URL: {error}"), EXAMPLE))?;
-        if !url.username().is_empty() || url.password().is_some() {
-            return Err(Fault::new("a target's url contains a user", EXAMPLE));
-        }
-        check_scheme(&url, allow_http)
-            .map_err(|(why, hint)| Fault::new(format!("a target's url is refused: {why}"), hint))?;
-        Ok(Self(url))
-    }
-
+impl WebhookFormat {
     /// Returns the format that the host expects.
-    fn format(&self) -> WebhookFormat {
-        match self.0.host_str().unwrap_or_default() {
-            "hooks.slack.com" | "hooks.slack-gov.com" => WebhookFormat::Slack,
-            "discord.com" | "discordapp.com" => WebhookFormat::Discord,
-            _ => WebhookFormat::Json,
+    fn of_host(url: &ServiceUrl) -> Self {
+        match url.secret().host_str().unwrap_or_default() {
+            "hooks.slack.com" | "hooks.slack-gov.com" => Self::Slack,
+            "discord.com" | "discordapp.com" => Self::Discord,
+            _ => Self::Json,
         }
-    }
-}
-
-/// As in `https://hooks.slack.com/…`.
-impl fmt::Display for WebhookUrl {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}://{}", self.0.scheme(), self.0.host_str().unwrap_or_default())?;
-        match self.0.port() {
-            Some(port) => write!(out, ":{port}/…"),
-            None => out.write_str("/…"),
-        }
-    }
-}
-
-impl fmt::Debug for WebhookUrl {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "WebhookUrl({self})")
     }
 }
 
@@ -101,7 +69,7 @@ pub enum NotifySink {
     /// A POST to this URL.
     Webhook {
         /// The URL.
-        url: WebhookUrl,
+        url: ServiceUrl,
         /// The shape of the body.
         format: WebhookFormat,
     },
@@ -156,9 +124,9 @@ fn target(value: &Value) -> Result<NotifyTarget, Fault> {
     })?;
     let sink = match (&table.url, &table.command) {
         (Some(url), None) => {
-            let url = WebhookUrl::parse(url, table.allow_http)?;
+            let url = target_url(url, table.allow_http)?;
             let format = match &table.format {
-                None => url.format(),
+                None => WebhookFormat::of_host(&url),
                 Some(word) => word.parse().map_err(|_| unknown("format", word, WebhookFormat::VARIANTS))?,
             };
             NotifySink::Webhook { url, format }
@@ -223,10 +191,15 @@ pub(super) fn from_text(text: &str) -> Result<Value, Fault> {
 pub(super) fn mask_urls(mut value: Value) -> Value {
     let tables = value.as_array_mut().into_iter().flatten().filter_map(Value::as_table_mut);
     for url in tables.filter_map(|table| table.get_mut("url")) {
-        let shown = url.as_str().and_then(|text| WebhookUrl::parse(text, true).ok());
-        *url = Value::String(shown.map_or_else(|| "…".to_owned(), |url| url.to_string()));
+        *url = mask_url(url);
     }
     value
+}
+
+/// Returns what may be shown of a service's URL.
+pub(super) fn mask_url(url: &Value) -> Value {
+    let shown = url.as_str().and_then(|text| text.parse::<ServiceUrl>().ok());
+    Value::String(shown.map_or_else(|| "…".to_owned(), |url| url.to_string()))
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use toml::Value;
 
 use super::finding::Source;
+use super::http_url::ServiceUrl;
 use super::key::KeyPath;
 use super::merge::{Key, Merged};
 use super::notify::{self, NotifyTarget};
@@ -138,6 +139,10 @@ impl<'a> Section<'a> {
 
     pub(super) fn bandwidth(&mut self, key: &str) -> BandwidthLimit {
         self.read(key, Kind::Bandwidth, None, |value| bandwidth(value).ok()).unwrap_or_default()
+    }
+
+    pub(super) fn service_url(&mut self, key: &str) -> Option<ServiceUrl> {
+        self.read(key, Kind::ServiceUrl, None, |value| value.as_str()?.parse().ok())
     }
 
     pub(super) fn targets(&mut self, key: &str) -> Vec<NotifyTarget> {

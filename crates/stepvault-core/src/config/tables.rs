@@ -46,6 +46,7 @@ pub(super) fn config(merged: &mut Merged) -> Config {
     let node = node.and_then(|node| root.take("node", node));
     let nodes = root.nodes("nodes");
     let notify = root.targets("notify");
+    let traces = root.service_url("traces");
     let local = local(&mut root.table("local"));
     let upload = upload(&mut root.table("upload"));
     let agent = agent(&mut root.table("agent"));
@@ -63,6 +64,7 @@ pub(super) fn config(merged: &mut Merged) -> Config {
         node,
         nodes,
         notify,
+        traces,
         local,
         upload,
         agent,
@@ -216,6 +218,7 @@ fn metrics(table: &mut Section<'_>) -> MetricsSettings {
         listen: metrics_listen(table, is_protected),
         token_file,
         file: table.path("metrics-file"),
+        push: table.service_url("metrics-push"),
     }
 }
 

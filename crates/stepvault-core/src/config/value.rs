@@ -5,6 +5,7 @@ use std::time::Duration;
 use toml::Value;
 
 use super::finding::{Fault, nearest};
+use super::http_url::ServiceUrl;
 use super::notify;
 use crate::bandwidth::{BandwidthLimit, BandwidthPeriod};
 use crate::retention::BestRule;
@@ -43,6 +44,8 @@ pub(super) enum Kind {
     Bandwidth,
     /// A list of targets of notifications.
     Notify,
+    /// The URL of a service, which is a secret.
+    ServiceUrl,
 }
 
 /// Checks that `value` is valid for `kind`.
@@ -81,6 +84,10 @@ pub(super) fn check(kind: &Kind, value: &Value) -> Checked<()> {
             bandwidth(value).map(drop)
         }
         (Kind::Notify, Value::Array(_)) => notify::targets(value).map(drop),
+        (Kind::ServiceUrl, Value::String(text)) => match ServiceUrl::parse(text, true) {
+            Ok(_) => Ok(()),
+            Err(fault) => Err(Fault::new(format!("it {}", fault.why), fault.hint)),
+        },
         _ => Err(wrong_type(kind, value)),
     }
 }
@@ -239,6 +246,7 @@ fn wrong_type(kind: &Kind, value: &Value) -> Fault {
         Kind::TextMap => "a table of strings: { name = \"value\" }",
         Kind::Best => "a list of rules: [{ metric = \"eval_loss\", count = 2, prefer = \"lowest\" }]",
         Kind::Bandwidth => "a size with its unit, in quotes: \"100 MiB\", or a list of periods of the day",
+        Kind::ServiceUrl => "a URL in quotes: \"https://host/path\"",
         Kind::Notify => "a list of tables: [{ url = \"https://host/path\", on = [\"not-durable\"] }]",
     };
     let found = match value {

@@ -25,7 +25,7 @@ pub use model::{Model, Payload};
 pub use number::parse_count;
 pub use optimizer::Optimizer;
 pub use ranks::{Ranks, Sharding};
-pub use run::{MAX_SAVES, Saves, TierRules, held};
+pub use run::{MAX_SAVES, Saves, TierRules, held, selected};
 pub use saving::{Saving, VaultCopy, of_steps, saving};
 
 #[cfg(test)]

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::amount::times;
 use stepvault_core::retention::{
-    Elsewhere, Guards, KeepRules, LocalLimits, Needed, Prefer, StepFacts, TierView, Verdict, Verified, plan,
+    Elsewhere, Guards, KeepRules, LocalLimits, Needed, Prefer, Selection, SelectionState, StepFacts,
+    TargetSteps, TierView, Verdict, Verified, plan,
 };
 use stepvault_core::{Attempt, Error, ErrorKind, RemoteName, Result, Step, StepId, Tier, Timestamp};
 
@@ -81,13 +82,40 @@ pub struct TierRules<'a> {
 /// possible.
 ///
 /// # Errors
-/// [`ErrorKind::Refused`](stepvault_core::ErrorKind::Refused) for rules that would delete everything.
+/// [`ErrorKind::Usage`](stepvault_core::ErrorKind::Usage) for rules that would delete everything.
 pub fn held(saves: Saves, step_bytes: u64, tier: TierRules<'_>) -> Result<Vec<u64>> {
     let remote = RemoteName::new(SOME_REMOTE)?;
     let elsewhere = Elsewhere {
         durable_on: tier.has_remote.then(|| remote.clone()).into_iter().collect(),
         ..Elsewhere::default()
     };
+    let (steps, now) = facts(saves, step_bytes, tier.rules, &elsewhere)?;
+    let view = TierView { tier: tier.tier.clone(), steps, unreadable: Vec::new(), now, free_bytes: None };
+    let guards = Guards { required_remotes: elsewhere.durable_on, ..Guards::default() };
+    // The free space of the disk is unknown: only the byte budget counts.
+    let limits = LocalLimits { maximum_bytes: tier.limits.maximum_bytes, ..LocalLimits::default() };
+    let plan = plan(&view, tier.rules, &limits, &guards)?;
+    let kept = (0..).zip(&plan.decisions);
+    Ok(kept.filter(|(_, decision)| decision.verdict == Verdict::Keep).map(|(position, _)| position).collect())
+}
+
+/// Returns the number of saves that a selective remote gets, by its rules after all of them.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] if a number is too large.
+pub fn selected(saves: Saves, step_bytes: u64, selection: &Selection) -> Result<u64> {
+    let (steps, now) = facts(saves, step_bytes, &selection.rules, &Elsewhere::default())?;
+    let states = selection.states(&steps, &TargetSteps::default(), now).into_values();
+    Ok(states.filter(|state| matches!(state, SelectionState::Planned { .. })).count() as u64)
+}
+
+/// Returns the steps of all saves, the oldest first, and the time of the last one.
+fn facts(
+    saves: Saves,
+    step_bytes: u64,
+    rules: &KeepRules,
+    elsewhere: &Elsewhere,
+) -> Result<(Vec<StepFacts>, Timestamp)> {
     let mut steps = Vec::new();
     let mut now = Timestamp::from_seconds(0);
     for position in 0..saves.count {
@@ -102,20 +130,14 @@ pub fn held(saves: Saves, step_bytes: u64, tier: TierRules<'_>) -> Result<Vec<u6
             bytes: step_bytes,
             reclaimable_bytes: step_bytes,
             best: Vec::new(),
-            metrics: worst_metrics(tier.rules, position),
+            metrics: worst_metrics(rules, position),
             verified: Verified::Yes,
             needed: Needed::default(),
             elsewhere: elsewhere.clone(),
             abandoned: false,
         });
     }
-    let view = TierView { tier: tier.tier.clone(), steps, unreadable: Vec::new(), now, free_bytes: None };
-    let guards = Guards { required_remotes: elsewhere.durable_on, ..Guards::default() };
-    // The free space of the disk is unknown: only the byte budget counts.
-    let limits = LocalLimits { maximum_bytes: tier.limits.maximum_bytes, ..LocalLimits::default() };
-    let plan = plan(&view, tier.rules, &limits, &guards)?;
-    let kept = (0..).zip(&plan.decisions);
-    Ok(kept.filter(|(_, decision)| decision.verdict == Verdict::Keep).map(|(position, _)| position).collect())
+    Ok((steps, now))
 }
 
 /// Returns metrics by which the oldest steps are the best.

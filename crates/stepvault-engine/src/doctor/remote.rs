@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use stepvault_core::clock::gap_seconds;
 use stepvault_core::keys::RunKeys;
 use stepvault_core::{
     Clock, DigestAlgorithm, Error, ErrorKind, RemoteSettings, Result, SilentObserver, Timestamp,
@@ -245,7 +246,7 @@ impl Examination<'_> {
     }
 
     fn compare_clocks(&mut self, store: Timestamp, before: Timestamp, after: Timestamp) {
-        let gap_seconds = judge::gap_seconds(store, before, after);
+        let gap_seconds = gap_seconds(store, before, after);
         self.report.add(judge::clock(self.remote, gap_seconds));
     }
 

@@ -1,6 +1,7 @@
 //! Makes steps that another program has written to a remote steps of a run. Their objects stay where they are: an import
 //! writes records beside them. The plan is made here, from one listing and the headers of the files; [`write`] carries it out.
 
+mod trust;
 mod write;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +21,7 @@ use stepvault_formats::profile::{Profile, ProfileSet, last_component};
 use stepvault_formats::tree::Tree;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
+use trust::{TrustedObjects, ensure_has_checksums};
 pub use write::{ImportOutcome, Imports, import_steps};
 
 use crate::blocking::{blocking, in_order, sealed_steps};
@@ -34,6 +36,8 @@ use crate::tier::step_state::{visible_commits, visible_steps};
 /// Requests for the records of one step, without those for its objects: claim, part manifest and commit are written and
 /// read back, and the step's removal is looked for three times.
 const RECORD_REQUESTS: u64 = 14;
+/// Requests that find out whether the store verifies checksums.
+const PROBE_REQUESTS: u64 = 15;
 /// Paths beside the steps that are named.
 const MAX_OTHERS: usize = 100;
 /// Objects in a page of a listing.
@@ -58,6 +62,8 @@ pub struct ImportRequest {
     pub options: FindOptions,
     /// The attempt of the imported steps, instead of the lowest one of the run.
     pub attempt: Option<Attempt>,
+    /// Takes the checksums that the store keeps of whole objects, instead of reading these.
+    pub trusts_store: bool,
 }
 
 /// A step that becomes one of the run.
@@ -67,8 +73,10 @@ pub struct StepToImport {
     pub id: StepId,
     /// Its path below the prefix.
     pub path: String,
-    /// Bytes of its files; an import reads all of them.
+    /// Bytes of its files.
     pub bytes: u64,
+    /// Bytes of the files of which an import takes the store's checksum; it reads all others.
+    pub trusted_bytes: u64,
     /// Number of its files.
     pub files: u64,
     /// About how many requests it takes.
@@ -77,6 +85,7 @@ pub struct StepToImport {
     best: Vec<BestName>,
     source: ImportSource,
     shape: Shape,
+    trusted: TrustedObjects,
     /// What it consists of, by paths inside it.
     tree: Tree,
     /// Where its files are below its prefix, each with whether it is a directory; `None` for all of it.
@@ -119,6 +128,9 @@ pub struct ImportPlan {
 pub async fn plan_import(request: &ImportRequest, now: Timestamp) -> Result<ImportPlan> {
     let remote = &request.remote;
     let below = prefix_below(&remote.settings.url, &request.url)?;
+    if request.trusts_store {
+        ensure_has_checksums(remote)?;
+    }
     let inner = RemoteUrl { prefix: below, ..request.url.clone() };
     let listed = RemoteDirectory::list(Arc::clone(&remote.store), &inner, false).await;
     let (directory, _guard) = listed.map_err(|error| match error.kind() {
@@ -142,7 +154,7 @@ pub async fn plan_import(request: &ImportRequest, now: Timestamp) -> Result<Impo
     if inspection.steps.is_empty() {
         return Err(without_steps(&request.url, &inspection));
     }
-    let (run, removed) = steps_of_run(request).await?;
+    let StepsFound { run, removed, trusted } = steps_of_run(request).await?;
     let mut plan = ImportPlan {
         framework: inspection.framework.clone(),
         steps: Vec::new(),
@@ -160,7 +172,30 @@ pub async fn plan_import(request: &ImportRequest, now: Timestamp) -> Result<Impo
     let numbers = inspection.steps.iter().filter_map(|entry| Step::new(entry.step.step?).ok());
     planning.run.removed.extend(numbers.flat_map(|step| removed.retired.of_step(step)));
     planning.fill(inspection, &mut plan)?;
+    if request.trusts_store {
+        for step in &mut plan.steps {
+            step.trust_store(remote).await?;
+        }
+        if let Some(first) = plan.steps.iter_mut().find(|step| step.trusted_files() > 0) {
+            first.requests += PROBE_REQUESTS;
+        }
+    } else {
+        let stay = plan.known.iter().filter(|(id, _)| trusted.contains(id)).count() as u64;
+        if stay > 0 {
+            let steps = count(stay, "step");
+            plan.warnings
+                .push(format!("{steps} imported with --trust-store before: left as it is, and not read"));
+        }
+    }
     Ok(plan)
+}
+
+/// What a run has.
+struct StepsFound {
+    run: StepsOfRun,
+    removed: RemovedSteps,
+    /// The steps that have files without digests.
+    trusted: BTreeSet<StepId>,
 }
 
 const WHAT: &str = "cannot import";
@@ -234,15 +269,17 @@ fn without_steps(url: &RemoteUrl, inspection: &Inspection) -> Error {
 ///
 /// # Errors
 /// When a tier cannot be read: nothing is added to a run whose newest step is not known.
-async fn steps_of_run(request: &ImportRequest) -> Result<(StepsOfRun, RemovedSteps)> {
+async fn steps_of_run(request: &ImportRequest) -> Result<StepsFound> {
     let remote = &request.remote;
     let commits = visible_commits(remote).await?;
     let (claimed, removed) = tokio::try_join!(claimed_ids(remote), removed_steps(remote))?;
     let mut run = StepsOfRun { removed: removed.tombstoned.clone(), ..StepsOfRun::default() };
+    let mut trusted = BTreeSet::new();
     for (id, found) in commits {
         let commit = found.commit?;
-        let imported = commit.parts.into_iter().find_map(|part| part.imported);
-        let source = imported.map(|imported| ImportSource { imported, name: commit.name });
+        trusted.extend((commit.trusted_files() > 0).then_some(id));
+        let imported = commit.parts.iter().find_map(|part| part.imported.clone());
+        let source = imported.map(|imported| ImportSource { imported, name: commit.name.clone() });
         run.committed.insert(id, source);
     }
     let begun = claimed.into_keys().filter(|id| !run.committed.contains_key(id) && !removed.contains(*id));
@@ -264,7 +301,7 @@ async fn steps_of_run(request: &ImportRequest) -> Result<(StepsOfRun, RemovedSte
     // What is imported here may have been copied or restored.
     let committed = &run.committed;
     run.uploading.retain(|id| !committed.contains_key(id));
-    Ok((run, removed))
+    Ok(StepsFound { run, removed, trusted })
 }
 
 /// What decides which of the found steps are added.
@@ -373,12 +410,14 @@ impl Planning<'_> {
             id: StepId::new(Attempt::FIRST, number),
             path: found.path.clone(),
             bytes: sizes().sum(),
+            trusted_bytes: 0,
             files,
             requests: parts + lists + RECORD_REQUESTS,
             identity,
             best: entry.best.clone(),
             source,
             shape,
+            trusted: TrustedObjects::new(),
             tree,
             roots,
         };

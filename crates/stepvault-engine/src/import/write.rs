@@ -3,17 +3,18 @@
 //! The order is that of an upload: claim, part manifest, commit, each created only if its key is free, and read back. A
 //! process that is killed leaves whole steps, and at most the claim and the part manifest of one that no reader sees.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures::TryStreamExt as _;
 use parking_lot::Mutex;
-use stepvault_core::codec::{FORMAT, FORMAT_OF_IMPORTED};
+use stepvault_core::codec::{FORMAT, FORMAT_OF_IMPORTED, FORMAT_OF_TRUSTED};
 use stepvault_core::commit::{Commit, FoundPart};
 use stepvault_core::file_parts::FileParts;
 use stepvault_core::imported::{IMPORT_NODE, ImportSource};
 use stepvault_core::keys::FileKeys;
-use stepvault_core::manifest::{DirectoryEntry, FileEntry, PartManifest, Shape};
+use stepvault_core::manifest::{DirectoryEntry, EntryDigests, FileEntry, FileProof, PartManifest, Shape};
 use stepvault_core::records::Claim;
 use stepvault_core::step_origin::StepOrigin;
 use stepvault_core::{
@@ -25,6 +26,7 @@ use stepvault_local::vault::Vault;
 use stepvault_remote::store::ObjectInfo;
 
 use super::StepToImport;
+use super::trust::{TrustedObject, TrustedObjects, ensure_verifies};
 use crate::blocking::run_bounded;
 use crate::outage::is_outage;
 use crate::push::seal::choose_digest;
@@ -61,28 +63,33 @@ pub struct Imports<'a> {
 /// steps are not tried.
 ///
 /// # Errors
-/// When the run's marker can be neither read nor written.
+/// When the run's marker can be neither read nor written, or the store's checksums are to be trusted and cannot be.
 pub async fn import_steps(
     imports: &Imports<'_>,
     steps: &[StepToImport],
 ) -> Result<Vec<(StepId, Result<ImportOutcome>)>> {
     let remote = imports.remote;
-    match imports.vault {
+    let marker = match imports.vault {
         Some(vault) => remote.ensure_marker(vault).await?,
         None => remote.ensure_marker_without_vault().await?,
     };
+    if steps.iter().any(|step| step.trusted_files() > 0) {
+        ensure_verifies(imports, &marker.vault).await?;
+    }
     let algorithm = match imports.digest {
         Some(algorithm) => algorithm,
         None => choose_digest(&[], std::slice::from_ref(remote)).await?,
     };
-    let bytes = steps.iter().map(|step| step.bytes).fold(0, u64::saturating_add);
+    let bytes = steps.iter().map(StepToImport::read_bytes).fold(0, u64::saturating_add);
     imports.observer.on_event(&Event::ReadingStarted { tier: &remote.tier, bytes });
     let mut outcomes = Vec::with_capacity(steps.len());
     for step in steps {
-        let writer = StepWriter { imports, step, algorithm, node: NodeName::new(IMPORT_NODE)? };
+        let algorithm = step.algorithm(algorithm);
+        let (step, node) = (Cow::Borrowed(step), NodeName::new(IMPORT_NODE)?);
+        let writer = StepWriter { imports, step, algorithm, node };
         let outcome = writer.import().await;
         let is_over = outcome.as_ref().is_err_and(is_outage);
-        outcomes.push((step.id, outcome));
+        outcomes.push((writer.step.id, outcome));
         if is_over {
             break;
         }
@@ -96,7 +103,7 @@ type Objects = BTreeMap<RelativePath, ObjectInfo>;
 
 struct StepWriter<'a> {
     imports: &'a Imports<'a>,
-    step: &'a StepToImport,
+    step: Cow<'a, StepToImport>,
     algorithm: DigestAlgorithm,
     node: NodeName,
 }
@@ -105,8 +112,8 @@ impl StepWriter<'_> {
     /// Imports the step.
     ///
     /// # Invariants
-    /// Every file that the commit names had the recorded bytes while its object had one version, which it still had when
-    /// all were read (S2); the step was not tombstoned meanwhile (S9).
+    /// Every file that the commit names had the recorded bytes, or the recorded checksum by its store, while its object had
+    /// one version, which it still had when all were read (S2); the step was not tombstoned meanwhile (S9).
     async fn import(&self) -> Result<ImportOutcome> {
         let (remote, id) = (self.imports.remote, self.step.id);
         if self.is_committed().await? {
@@ -121,7 +128,45 @@ impl StepWriter<'_> {
             nodes: NodeSet::single_node(self.node.clone()),
             launch: None,
         };
-        remote.create_record(&remote.keys.claim(id), &claim).await.map_err(|error| self.taken(error))?;
+        let claimed = remote.write_record(&remote.keys.claim(id), &claim).await;
+        let claimed = claimed.map_err(|error| self.taken(error))?;
+        let is_first = claimed.is_new();
+        claimed.confirm(remote).await.map_err(|error| self.taken(error))?;
+        let begun =
+            if is_first { None } else { remote.read_record(&remote.keys.part(id, &self.node)).await? };
+        match begun {
+            Some((begun, _)) => self.continuing(&begun)?.read_and_write().await,
+            None => self.read_and_write().await,
+        }
+    }
+
+    /// Returns the writer that finishes the step as an import that was cut off has begun it: its part manifest is there.
+    ///
+    /// # Invariants
+    /// S2: that manifest is neither replaced nor removed, because another import may be about to commit it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] when that one trusts the store, and this one does not.
+    fn continuing(&self, begun: &PartManifest) -> Result<StepWriter<'_>> {
+        let (algorithm, node) = (begun.digest, self.node.clone());
+        let mut step = Cow::Borrowed(&*self.step);
+        if begun.trusted_files() == 0 {
+            step =
+                Cow::Owned(StepToImport { trusted: TrustedObjects::new(), ..self.step.clone().into_owned() });
+        } else if step.trusted.is_empty() {
+            return Err(Error::new(ErrorKind::Conflict, format!("cannot import {}", step.id))
+                .on(self.imports.remote.describe(self.step_place()))
+                .because(
+                    "an import with --trust-store has begun it and was cut off, and this one would read every byte",
+                )
+                .hint("finish it with --trust-store, or import it under another attempt, with --attempt N"));
+        }
+        Ok(StepWriter { imports: self.imports, step, algorithm, node })
+    }
+
+    /// Proves the objects, and writes the part manifest and the commit.
+    async fn read_and_write(&self) -> Result<ImportOutcome> {
+        let (remote, id) = (self.imports.remote, self.step.id);
         let before = self.objects().await?;
         self.ensure_as_found(&before)?;
         let digests = self.digest(&before).await?;
@@ -156,7 +201,8 @@ impl StepWriter<'_> {
         let (confirmed, not_removed) = tokio::join!(written.confirm(remote), ensure_not_removed(remote, id));
         not_removed?;
         confirmed?;
-        self.imports.observer.on_event(&Event::Durable { tier: &remote.tier, id });
+        let (run, tier) = (remote.keys.run(), &remote.tier);
+        self.imports.observer.on_event(&Event::Durable { run, tier, id, saved: None });
         Ok(outcome)
     }
 
@@ -178,7 +224,7 @@ impl StepWriter<'_> {
         Error::new(ErrorKind::Conflict, format!("cannot import {}", self.step.id))
             .on(place)
             .because(error)
-            .hint("an upload or an import of other objects has begun this step: import it under another attempt, with --attempt N")
+            .hint("an upload, or an import of other objects or with other options, has begun this step: repeat that one, or import this one under another attempt, with --attempt N")
     }
 
     fn changed(&self, when: &str) -> Error {
@@ -230,15 +276,27 @@ impl StepWriter<'_> {
         let inspected: BTreeMap<&str, Option<u64>> =
             tree.files().map(|(path, _)| (path, tree.file_size_bytes(path))).collect();
         let listed = objects.iter().map(|(path, info)| (path.as_str(), Some(info.size_bytes)));
-        if inspected == listed.collect() { Ok(()) } else { Err(self.changed("since they were checked")) }
+        // The checksum is that of the version whose metadata was read.
+        let has_version = |(path, trusted): (&RelativePath, &TrustedObject)| {
+            objects.get(path).is_some_and(|info| info.version.as_ref() == Some(&trusted.version))
+        };
+        if inspected == listed.collect() && self.step.trusted.iter().all(has_version) {
+            Ok(())
+        } else {
+            Err(self.changed("since they were checked"))
+        }
     }
 
-    /// Reads every byte once, and returns the digests of the parts of each file.
+    /// Reads every byte once, and returns the digests of the parts of each file; none for one whose checksum is trusted.
     async fn digest(&self, objects: &Objects) -> Result<Vec<Vec<PartDigest>>> {
         let (remote, algorithm) = (self.imports.remote, self.algorithm);
         let mut slots = Vec::with_capacity(objects.len());
         let mut jobs = Vec::new();
-        for (file, info) in objects.values().enumerate() {
+        for (file, (path, info)) in objects.iter().enumerate() {
+            if self.step.trusted.contains_key(path) {
+                slots.push(Vec::new());
+                continue;
+            }
             let parts = FileParts::of(info.size_bytes)?;
             slots.push(vec![PartDigest::by(algorithm, &[]); parts.count() as usize]);
             let key: Arc<str> = info.key.as_str().into();
@@ -275,11 +333,16 @@ impl StepWriter<'_> {
     }
 
     fn manifest(&self, objects: &Objects, digests: Vec<Vec<PartDigest>>) -> Result<PartManifest> {
-        let step = self.step;
+        let step = &*self.step;
         let written_at =
             objects.values().map(|info| Timestamp::from(info.modified)).max().unwrap_or_default();
         let files = objects.iter().zip(digests).map(|((path, info), parts)| {
-            FileEntry::from_parts(path.clone(), FILE_MODE, Timestamp::from(info.modified), &parts)
+            let proof = match step.trusted.get(path) {
+                Some(object) => FileProof::Trusted(object.checksum),
+                None => FileProof::Digests(EntryDigests::of_parts(&parts)),
+            };
+            let (path, mtime) = (path.clone(), Timestamp::from(info.modified));
+            FileEntry::new(path, FILE_MODE, mtime, info.size_bytes, proof)
         });
         let is_directory = |kind: &EntryKind| *kind == EntryKind::Directory;
         let listed = step.tree.entries().filter(|(_, entry)| is_directory(&entry.kind)).map(|(path, _)| path);
@@ -297,7 +360,7 @@ impl StepWriter<'_> {
             digest: self.algorithm,
             directories,
             files: files.collect::<Result<_>>()?,
-            format: FORMAT_OF_IMPORTED,
+            format: if step.trusted.is_empty() { FORMAT_OF_IMPORTED } else { FORMAT_OF_TRUSTED },
             id: step.id,
             imported: Some(step.source.imported.clone()),
             members: step.identity.members.clone(),

@@ -30,7 +30,9 @@ use crate::blocking::blocking;
 use crate::content::{StepFiles, prefix_of, tree_is_of_step, tree_matches_part};
 use crate::outage::is_outage;
 use crate::seen_checkpoints::Resumptions;
-use crate::tier::catalog::{claimed_ids, committed_ids, read_commit, read_commits, read_manifests};
+use crate::tier::catalog::{
+    claimed_ids, committed_ids, manifests_of, read_commit, read_commits, read_manifests,
+};
 use crate::tier::removed::{RemovedSteps, removed_steps};
 use crate::tier::run_remote::RunRemote;
 use crate::verify::CommittedParts;
@@ -241,7 +243,7 @@ async fn known_on(remote: &RunRemote, checkpoint: &ScannedCheckpoint) -> Result<
     let unread = visible.difference(&to_read).map(|id| taken(*id, Content::Other));
     let mut known: Vec<KnownStep> = unread.collect();
     committed.retain(|id, _| to_read.contains(id));
-    for (id, found) in read_commits(remote, committed, None).await? {
+    for (id, found) in read_commits(remote, committed, |_, _| None).await? {
         known.push(match found.commit {
             // Manifests may be large: one is in memory at a time.
             Ok(commit) => {
@@ -370,11 +372,7 @@ async fn is_of_committed(
     checkpoint: &ScannedCheckpoint,
     own: &PartManifest,
 ) -> Result<bool> {
-    let parts = async {
-        let commit = read_commit(remote, id).await?;
-        read_manifests(remote, &commit).await
-    };
-    match parts.await {
+    match manifests_of(remote, id).await {
         Ok(parts) => Ok(tree_is_of_step(&checkpoint.tree, own, &parts)),
         Err(error) if error.kind() == ErrorKind::Damaged => Ok(false),
         Err(error) => Err(error),

@@ -22,7 +22,7 @@ use crate::tier::leases::{HeldLease, leases};
 use crate::tier::removed::{local_now, read_tombstone, removed_steps};
 use crate::tier::run_remote::RunRemote;
 use crate::tier::selective::{AwaitedSteps, awaited_steps};
-use crate::tier::step_state::{step_facts, visible_commits};
+use crate::tier::step_state::{amends, step_facts, visible_commits};
 use crate::verify::{CommittedParts, Depth, StepHealth, steps_at_once};
 
 /// Inputs for pruning a remote.
@@ -47,7 +47,7 @@ pub struct RemotePrune {
 /// The steps on the remote, and the commits needed to remove them, both sorted by step.
 struct Found {
     view: TierView,
-    commits: Vec<Commit>,
+    commits: Vec<Arc<Commit>>,
     /// Those of the commits that were not read from the remote now.
     cached: BTreeSet<StepId>,
     awaited: AwaitedSteps,
@@ -56,7 +56,7 @@ struct Found {
 impl Found {
     fn commit(&self, id: StepId) -> Option<&Commit> {
         let position = self.commits.binary_search_by_key(&id, |commit| commit.id).ok()?;
-        self.commits.get(position)
+        self.commits.get(position).map(AsRef::as_ref)
     }
 
     fn step_mut(&mut self, id: StepId) -> Option<&mut StepFacts> {
@@ -76,8 +76,9 @@ impl Found {
     /// Replaces a commit by the one that was read now, and what follows from it.
     fn replace(&mut self, commit: Commit) {
         let id = commit.id;
+        let before = self.commits.iter().rfind(|other| other.id < id).map(Arc::clone);
         if let Some(step) = self.step_mut(id) {
-            step.amends = commit.amends;
+            step.amends = amends(&commit, before.as_deref());
             step.name.clone_from(&commit.name);
             step.bytes = commit.data_bytes();
             step.reclaimable_bytes = commit.data_bytes();
@@ -86,15 +87,16 @@ impl Found {
             step.elsewhere.needs_other_nodes = commit.parts.len() > 1;
         }
         if let Ok(position) = self.commits.binary_search_by_key(&id, |commit| commit.id) {
-            self.commits[position] = commit;
+            self.commits[position] = Arc::new(commit);
         }
     }
 }
 
-/// Plans which steps would go, and writes nothing. Ages are measured by this machine's clock.
-pub async fn plan_remote(prune: &RemotePrune) -> Result<RetentionPlan> {
+/// Plans which steps would go, and writes nothing. Ages are measured by this machine's clock. If `verifies` is false, every
+/// step counts as sound: no request is sent for a step, and a prune may remove fewer.
+pub async fn plan_remote(prune: &RemotePrune, verifies: bool) -> Result<RetentionPlan> {
     let found = remote_view(prune, local_now(), None).await?;
-    decide(prune, found).await.map(|(plan, _)| plan)
+    decide(prune, found, verifies).await.map(|(plan, _)| plan)
 }
 
 /// Plans by the store's clock and removes the steps that the plan drops: tombstone, commit, data, manifests, in this
@@ -117,7 +119,7 @@ async fn prune_leased(prune: &RemotePrune, lease: &HeldLease) -> Result<PruneRep
     lease.ensure_alone().await?;
     remove_tombstones_of_kept(&prune.remote).await?;
     let found = remote_view(prune, lease.taken, Some(lease)).await?;
-    let (plan, commits) = decide(prune, found).await?;
+    let (plan, commits) = decide(prune, found, true).await?;
     let mut report = PruneReport { plan, removed: Vec::new(), given_up: Vec::new(), spared: Vec::new() };
     let mut erasure = Erasure {
         remote: &prune.remote,
@@ -135,7 +137,7 @@ async fn prune_leased(prune: &RemotePrune, lease: &HeldLease) -> Result<PruneRep
             prune.remote.store.sync(&keys.collect::<Vec<_>>()).await?;
         }
     }
-    let commits: BTreeMap<StepId, &Commit> = commits.iter().map(|commit| (commit.id, commit)).collect();
+    let commits: BTreeMap<StepId, &Arc<Commit>> = commits.iter().map(|commit| (commit.id, commit)).collect();
     let dropped = report.plan.deletions();
     let dropped = dropped.iter().filter_map(|decision| commits.get(&decision.id));
     let to_remove: Vec<StepToRemove> = dropped
@@ -178,17 +180,17 @@ async fn remote_view(prune: &RemotePrune, now: SystemTime, lease: Option<&HeldLe
     let mut view = empty_view(remote, now);
     let mut readable = Vec::new();
     let mut cached = BTreeSet::new();
-    for (id, found) in visible {
+    for (id, found) in &visible {
         if found.is_cached {
-            cached.insert(id);
+            cached.insert(*id);
         }
         match &found.commit {
             Ok(commit) => {
-                let mut facts = step_facts(remote.name(), &found, commit, abandoned.contains(&id));
+                let mut facts = step_facts(remote.name(), &visible, found, commit, abandoned.contains(id));
                 facts.needed =
-                    Needed { pinned: pinned.contains(&id), leased: leased.contains(&id), uploading: false };
+                    Needed { pinned: pinned.contains(id), leased: leased.contains(id), uploading: false };
                 view.steps.push(facts);
-                readable.push(commit.clone());
+                readable.push(Arc::clone(commit));
             }
             Err(error) => view.unreadable.push((found.object.key.clone(), error.to_string())),
         }
@@ -207,10 +209,14 @@ fn empty_view(remote: &RunRemote, now: SystemTime) -> TierView {
     }
 }
 
-/// Plans by verified steps, and says of imported ones that their objects stay.
-async fn decide(prune: &RemotePrune, mut found: Found) -> Result<(RetentionPlan, Vec<Commit>)> {
+/// Plans, if `verifies` by verified steps, and says of imported ones that their objects stay.
+async fn decide(
+    prune: &RemotePrune,
+    mut found: Found,
+    verifies: bool,
+) -> Result<(RetentionPlan, Vec<Arc<Commit>>)> {
     let warnings = std::mem::take(&mut found.awaited.warnings);
-    let (mut plan, commits) = decide_verified(prune, found).await?;
+    let (mut plan, commits) = decide_verified(prune, found, verifies).await?;
     plan.warnings.extend(warnings);
     let imported: BTreeSet<StepId> =
         commits.iter().filter(|commit| commit.is_imported()).map(|commit| commit.id).collect();
@@ -229,8 +235,13 @@ async fn decide(prune: &RemotePrune, mut found: Found) -> Result<(RetentionPlan,
 }
 
 /// Plans as if every step were sound, verifies those that the plan relies on, and plans again without the unsound ones,
-/// until all that are relied on have been verified. Steps that are removed anyway are not checked.
-async fn decide_verified(prune: &RemotePrune, mut found: Found) -> Result<(RetentionPlan, Vec<Commit>)> {
+/// until all that are relied on have been verified; unless it `verifies`, the first plan counts. Steps that are removed
+/// anyway are not checked.
+async fn decide_verified(
+    prune: &RemotePrune,
+    mut found: Found,
+    verifies: bool,
+) -> Result<(RetentionPlan, Vec<Arc<Commit>>)> {
     let guards = Guards {
         required_remotes: Vec::new(),
         maximum_deletions: prune.maximum_deletions,
@@ -241,7 +252,7 @@ async fn decide_verified(prune: &RemotePrune, mut found: Found) -> Result<(Reten
     let mut proved: Option<StepId> = None;
     loop {
         let plan = plan(&found.view, &prune.rules, &limits, &guards)?;
-        if plan.refusal.is_some() || plan.deletions().is_empty() {
+        if !verifies || plan.refusal.is_some() || plan.deletions().is_empty() {
             return Ok((plan, found.commits));
         }
         // The step that is restored when all others are gone is verified by its bytes; for the rest, names and sizes
@@ -320,10 +331,11 @@ async fn read_again(prune: &RemotePrune, found: &mut Found, ids: &BTreeSet<StepI
 /// Checks that the files of these steps are listed with their sizes, a few steps at once.
 async fn check_listed(
     prune: &RemotePrune,
-    commits: &[Commit],
+    commits: &[Arc<Commit>],
     ids: &BTreeSet<StepId>,
 ) -> Result<Vec<(StepId, StepHealth)>> {
-    let relied_on: Vec<&Commit> = commits.iter().filter(|commit| ids.contains(&commit.id)).collect();
+    let relied_on: Vec<&Commit> =
+        commits.iter().map(AsRef::as_ref).filter(|commit| ids.contains(&commit.id)).collect();
     let at_once = steps_at_once(relied_on.iter().copied());
     in_order(at_once, relied_on, |commit| async move {
         let parts = CommittedParts::all(&prune.remote, commit, &prune.observer);
@@ -367,6 +379,7 @@ async fn finish_tombstoned(
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use stepvault_core::RemoteName;
     use stepvault_core::codec::FORMAT;
     use stepvault_core::commit::CommittedPart;
     use stepvault_core::digest::{DigestAlgorithm, Sha256Digest};
@@ -374,6 +387,9 @@ mod tests {
     use stepvault_core::manifest::Shape;
     use stepvault_core::observe::Tier;
     use stepvault_core::retention::Elsewhere;
+    use stepvault_remote::store::ObjectInfo;
+
+    use crate::tier::catalog::FoundCommit;
 
     use super::*;
 
@@ -386,6 +402,7 @@ mod tests {
             digest: DigestAlgorithm::Sha256,
             file_count: 1,
             imported: None,
+            trusted_files: 0,
         };
         Commit {
             format: FORMAT,
@@ -400,6 +417,30 @@ mod tests {
             written_at: Timestamp::default(),
             metrics: BTreeMap::new(),
             unnumbered: false,
+        }
+    }
+
+    /// S4: two jobs write one run, and the second has made its revision from a step of its own.
+    #[test]
+    fn a_revision_of_another_job_supersedes_nothing() {
+        let first = commit("step", 1);
+        for (node, supersedes) in [("node-0", true), ("foreign-3", false)] {
+            let mut second = Commit { id: first.id.next_revision().unwrap(), amends: true, ..first.clone() };
+            second.parts[0].node = NodeName::new(node).unwrap();
+            let found = |commit: &Commit| FoundCommit {
+                object: ObjectInfo {
+                    key: String::new(),
+                    size_bytes: 1,
+                    modified: SystemTime::UNIX_EPOCH,
+                    version: None,
+                },
+                commit: Ok(Arc::new(commit.clone())),
+                is_cached: false,
+            };
+            let visible = [&first, &second].map(|commit| (commit.id, found(commit))).into();
+            let remote = RemoteName::new("aws").unwrap();
+            let facts = step_facts(&remote, &visible, &visible[&second.id], &second, false);
+            assert_eq!(facts.amends, supersedes, "{node}");
         }
     }
 
@@ -427,12 +468,16 @@ mod tests {
             now: Timestamp::default(),
             free_bytes: None,
         };
-        let mut found =
-            Found { view, commits: vec![cached], cached: BTreeSet::new(), awaited: AwaitedSteps::default() };
+        let mut found = Found {
+            view,
+            commits: vec![Arc::new(cached)],
+            cached: BTreeSet::new(),
+            awaited: AwaitedSteps::default(),
+        };
         for nodes in [2, 1] {
             let now = commit("now", nodes);
             found.replace(now.clone());
-            assert_eq!(found.commits, [now]);
+            assert_eq!(found.commits, [Arc::new(now)]);
             let step = &found.view.steps[0];
             assert_eq!((step.name.as_str(), step.bytes), ("now", 10 * nodes as u64));
             let is_several = nodes > 1;

@@ -209,10 +209,11 @@ pub async fn identify_and_seal(
     };
     report(&decision, observer);
     let origin = AttemptOrigin { state, ..request.origin.clone() };
+    // Those that did not answer a moment ago are not waited for again, and those that did may have said that the run is new.
+    let may_know = known.answered && !known.steps.is_empty();
     let digest = match request.digest {
         Some(given) => given,
-        // Those that did not answer a moment ago are not waited for again.
-        None => choose_digest(&sealing.sealed, if known.answered { remotes } else { &[] }).await?,
+        None => choose_digest(&sealing.sealed, if may_know { remotes } else { &[] }).await?,
     };
     let sealed = sealing.seal_observed(id, origin, &decision, digest).await?;
     if !sealed.step.record().is_provisional() {
@@ -548,7 +549,7 @@ impl Sealing<'_> {
             checkpoint: self.request.checkpoint.clone(),
             digest,
             // The seal has to match the tree that was placed.
-            expected: Some(Tree::clone(&self.tree)),
+            expected: Some(Arc::clone(&self.tree)),
             completes: self.sealed.iter().find(completes).cloned(),
         };
         let origin = &mut request.checkpoint.origin;

@@ -37,6 +37,8 @@ pub(super) struct Faults {
     pub(super) unread: Vec<String>,
     /// Number of the unread ones that are so because an object is archived.
     pub(super) archived: usize,
+    /// Whether damage is among the proven faults, and not only that a tier holds another node's part, or other files.
+    pub(super) is_damaged: bool,
     /// Whether damage of the local copy is among the proven faults.
     pub(super) local_is_damaged: bool,
 }
@@ -65,6 +67,7 @@ impl Faults {
     /// Adds damage that a tier is proven to have.
     pub(super) fn add_proven(&mut self, tier: &Tier, damage: impl Display) {
         self.proven.push(format!("{tier}: {damage}"));
+        self.is_damaged = true;
         self.local_is_damaged |= *tier == Tier::Local;
     }
 
@@ -72,6 +75,7 @@ impl Faults {
         self.proven.extend(other.proven);
         self.unread.extend(other.unread);
         self.archived += other.archived;
+        self.is_damaged |= other.is_damaged;
         self.local_is_damaged |= other.local_is_damaged;
     }
 }

@@ -10,6 +10,7 @@ use serde::Serialize;
 use stepvault_core::document::StepIdMembers;
 use stepvault_core::{Error, ErrorKind, Result, StepId, Tier, Timestamp};
 use stepvault_formats::handoff::HandoffPlan;
+use stepvault_local::tree::absolute;
 
 use super::candidates::{Candidate, Candidates, Faults};
 use super::request::{Restore, Target};
@@ -75,9 +76,7 @@ impl Target {
     /// or all of a multi-path step.
     fn location(&self, resolved: &ResolvedStep) -> Result<(PathBuf, Vec<PathBuf>)> {
         let (Self::Into(path) | Self::IntoNamed(path, _) | Self::As(path)) = self;
-        let path = std::path::absolute(path).map_err(|error| {
-            Error::new(ErrorKind::Usage, "not a path").on(path.display()).caused_by(error)
-        })?;
+        let path = absolute(path)?;
         if !resolved.members.is_empty() {
             let paths = resolved.members.iter().map(|member| path.join(member)).collect();
             return Ok((path, paths));
@@ -113,11 +112,14 @@ pub struct SkippedStep {
     /// Whether it was skipped because the trainer crashes on it.
     #[serde(skip)]
     pub demoted: bool,
+    /// Whether a tier or a node is proven to have it damaged.
+    #[serde(skip)]
+    pub damaged: bool,
 }
 
 impl SkippedStep {
     fn new(id: StepId, reasons: Vec<String>) -> Self {
-        Self { id, reasons, unread: false, demoted: false }
+        Self { id, reasons, unread: false, demoted: false, damaged: false }
     }
 }
 
@@ -212,7 +214,7 @@ impl<'a> Search<'a> {
                 }
                 if damaged.contains(&id) {
                     let reason = "a node of this run found it damaged".to_owned();
-                    self.add_skipped(id, SkippedStep::new(id, vec![reason]));
+                    self.add_skipped(id, SkippedStep { damaged: true, ..SkippedStep::new(id, vec![reason]) });
                     continue;
                 }
             }
@@ -236,6 +238,7 @@ impl<'a> Search<'a> {
     fn skip(&mut self, id: StepId, faults: Faults) -> Result<()> {
         let unread = !faults.unread.is_empty();
         let is_archived = unread && faults.archived == faults.unread.len();
+        let damaged = faults.is_damaged;
         let reasons: Vec<String> = faults.unread.into_iter().chain(faults.proven).collect();
         let request = self.restore.request;
         if unread && !request.allow_older {
@@ -254,7 +257,7 @@ impl<'a> Search<'a> {
                 .lasting());
         }
         let skipped = SkippedStep::new(id, reasons);
-        self.add_skipped(id, SkippedStep { unread, ..skipped });
+        self.add_skipped(id, SkippedStep { unread, damaged, ..skipped });
         Ok(())
     }
 

@@ -2,8 +2,10 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt, stream};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use stepvault_core::codec::{FORMAT, Record, decode, encode};
 use stepvault_core::commit::{Commit, CommittedPart, FoundPart};
@@ -34,7 +36,7 @@ pub struct FoundCommit {
     /// The object: its time is when the step was committed, by the store's clock.
     pub object: ObjectInfo,
     /// The commit, or why it cannot be read.
-    pub commit: Result<Commit>,
+    pub commit: Result<Arc<Commit>>,
     /// Whether it was read in an earlier listing, in this version of the object.
     pub(crate) is_cached: bool,
 }
@@ -61,11 +63,12 @@ pub async fn pins(remote: &RunRemote) -> Result<BTreeSet<StepId>> {
 ///
 /// Each commit is read now, for callers that rely on what the remote holds: gc deletes what no commit names.
 pub async fn commits(remote: &RunRemote) -> Result<BTreeMap<StepId, FoundCommit>> {
-    read_commits(remote, committed_ids(remote).await?, None).await
+    read_commits(remote, committed_ids(remote).await?, |_, _| None).await
 }
 
-/// Reads listed commits like [`commits`], but takes those from the vault that it has read before, in the version that
-/// was listed: the second time takes no request.
+/// Reads listed commits like [`commits`], but takes those from the vault, or from this process if it
+/// [remembers](RunRemote::remembering_commits) them, that were read before in the version that was listed: the second time
+/// takes no request.
 ///
 /// For overviews and plans. A caller that relies on the commit of a step, because it restores it, calls it sound or
 /// removes others in its favour, reads that commit again, by [`read_commit`].
@@ -73,30 +76,36 @@ pub(crate) async fn known_commits(
     remote: &RunRemote,
     listed: BTreeMap<StepId, ObjectInfo>,
 ) -> Result<BTreeMap<StepId, FoundCommit>> {
-    let Some(cache) = CommitCache::load(remote).await else {
-        return read_commits(remote, listed, None).await;
-    };
-    let found = read_commits(remote, listed, Some(&cache)).await?;
-    cache.update(remote, &found).await;
+    let memory = &remote.commits;
+    let is_remembered = listed.iter().all(|(id, object)| memory.commit(*id, object).is_some());
+    let cache = if is_remembered { None } else { CommitCache::load(remote).await };
+    let in_vault = |id: StepId, object: &ObjectInfo| cache.as_ref()?.commit(remote, id, object).map(Arc::new);
+    let known = |id: StepId, object: &ObjectInfo| memory.commit(id, object).or_else(|| in_vault(id, object));
+    let found = read_commits(remote, listed, known).await?;
+    memory.replace(&found);
+    if let Some(cache) = cache {
+        cache.update(remote, &found).await;
+    }
     Ok(found)
 }
 
-/// Reads listed commits concurrently; those that the cache has in the listed version are not read. An unreadable commit is
-/// part of the result.
+/// Reads listed commits concurrently, but those that are `known` in the listed version. An unreadable commit is part of the
+/// result.
 pub(crate) async fn read_commits(
     remote: &RunRemote,
     listed: BTreeMap<StepId, ObjectInfo>,
-    cache: Option<&CommitCache>,
+    known: impl Fn(StepId, &ObjectInfo) -> Option<Arc<Commit>>,
 ) -> Result<BTreeMap<StepId, FoundCommit>> {
+    let known = &known;
     stream::iter(listed)
         .map(|(id, object)| async move {
-            if let Some(commit) = cache.and_then(|cache| cache.commit(remote, id, &object)) {
+            if let Some(commit) = known(id, &object) {
                 return Ok((id, FoundCommit { object, commit: Ok(commit), is_cached: true }));
             }
             match read_commit(remote, id).await {
                 // The remote is unreachable, which proves nothing about the commit.
                 Err(error) if is_outage(&error) => Err(error),
-                commit => Ok((id, FoundCommit { object, commit, is_cached: false })),
+                commit => Ok((id, FoundCommit { object, commit: commit.map(Arc::new), is_cached: false })),
             }
         })
         .buffer_unordered(PARALLEL_READS)
@@ -158,8 +167,14 @@ pub async fn read_part_manifest(
         && manifest.shape == commit.shape
         && manifest.data_bytes() == part.data_bytes
         && manifest.files.len() as u64 == part.file_count
-        && manifest.imported == part.imported;
+        && manifest.imported == part.imported
+        && manifest.trusted_files() == part.trusted_files;
     if consistent { Ok(manifest) } else { Err(damaged("it contradicts its commit")) }
+}
+
+/// Reads the part manifests of a committed step.
+pub(crate) async fn manifests_of(remote: &RunRemote, id: StepId) -> Result<Vec<PartManifest>> {
+    read_manifests(remote, &read_commit(remote, id).await?).await
 }
 
 /// Returns all part manifests of a step, in the order of its nodes.
@@ -287,6 +302,48 @@ pub async fn unpin(remote: &RunRemote, id: StepId) -> Result<bool> {
     Ok(existed)
 }
 
+/// Commits, each with the version of its object that was read.
+type RememberedCommits = BTreeMap<StepId, (ObjectInfo, Arc<Commit>)>;
+
+/// The commits that this process has read from a remote, for one that lists it again and again. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct CommitMemory {
+    max_parts: usize,
+    commits: Arc<Mutex<RememberedCommits>>,
+}
+
+impl CommitMemory {
+    /// Creates a memory of as many commits as have this number of parts together, of some 150 bytes each.
+    pub(crate) fn of_parts(max_parts: usize) -> Self {
+        Self { max_parts, ..Self::default() }
+    }
+
+    /// Returns the commit in this version of its object, if it is known.
+    pub(crate) fn commit(&self, id: StepId, object: &ObjectInfo) -> Option<Arc<Commit>> {
+        let commits = self.commits.lock();
+        let (known, commit) = commits.get(&id)?;
+        let is_same = known.version.is_some() && known.version == object.version;
+        (is_same && known.size_bytes == object.size_bytes).then(|| Arc::clone(commit))
+    }
+
+    /// Replaces what is known by what was found, the newest first while there is room.
+    fn replace(&self, found: &BTreeMap<StepId, FoundCommit>) {
+        if self.max_parts == 0 {
+            return;
+        }
+        let mut parts = 0;
+        let newest = found.iter().rev();
+        let readable =
+            newest.filter_map(|(id, found)| Some((*id, &found.object, found.commit.as_ref().ok()?)));
+        let fitting = readable.take_while(|(.., commit)| {
+            parts += commit.parts.len();
+            parts <= self.max_parts
+        });
+        let kept = fitting.map(|(id, object, commit)| (id, (object.clone(), Arc::clone(commit))));
+        *self.commits.lock() = kept.collect();
+    }
+}
+
 /// Maximum number of notes of a remote. Commits that find no room are read each time.
 const MAX_SEGMENTS: usize = 256;
 /// Bytes of commits after which a note is full. Encoding them in the note adds less than the other half.
@@ -412,7 +469,7 @@ impl CommitCache {
 
 /// Returns the entry for a commit that was read; `None` for one that cannot be read, or whose version is unknown.
 fn entry(found: &FoundCommit) -> Option<CachedCommit> {
-    let commit = found.commit.as_ref().ok()?;
+    let commit = found.commit.as_deref().ok()?;
     Some(CachedCommit {
         version: found.object.version.clone()?,
         size_bytes: found.object.size_bytes,

@@ -23,6 +23,9 @@ use crate::outage::is_outage;
 pub const TIME_TO_LIVE_SECONDS: u64 = 900;
 /// A pruner's lease expires sooner: only the next pruner depends on it.
 const PRUNE_TIME_TO_LIVE_SECONDS: u64 = 120;
+/// How often a pruner looks whether others give way to it.
+const LOOKS_FOR_OTHERS: usize = 5;
+const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
 /// A record that was written and is rewritten in the background, so that it does not expire, until it is released or
 /// dropped.
@@ -117,22 +120,32 @@ impl HeldLease {
     }
 
     /// Checks that no other process prunes the run or deletes its orphans: two at once would each plan on what the
-    /// other removes. Of two that see each other, the one with the lower key continues.
+    /// other removes. Of two that see each other, the one with the lower key continues, once the other one is gone: it may have
+    /// looked before this lease was there, and not give way.
     ///
     /// # Errors
     /// [`ErrorKind::Held`] when another process does.
+    ///
+    /// # Invariants
+    /// S7: it continues only after a listing that has its own lease alone.
     pub(crate) async fn ensure_alone(&self) -> Result<()> {
-        let others = leases(&self.record.remote).await?;
-        let other = others
-            .iter()
-            .filter(|other| other.id.is_none() && other.is_live(self.taken))
-            .find(|other| other.key < self.record.key);
-        match other {
-            None => Ok(()),
-            Some(other) => Err(Error::new(ErrorKind::Held, "another prune or gc of the run is under way")
-                .on(self.record.remote.store.url())
-                .because(format!("holder {}", other.holder))
-                .hint("wait until it ends; the lease of a killed process expires within two minutes")),
+        let mut looks = 1;
+        loop {
+            let mut others = leases(&self.record.remote).await?;
+            others.retain(|other| {
+                other.id.is_none() && other.key != self.record.key && other.is_live(self.taken)
+            });
+            let Some(other) = others.iter().min_by_key(|other| &other.key) else {
+                return Ok(());
+            };
+            if other.key < self.record.key || looks == LOOKS_FOR_OTHERS {
+                return Err(Error::new(ErrorKind::Held, "another prune or gc of the run is under way")
+                    .on(self.record.remote.store.url())
+                    .because(format!("holder {}", other.holder))
+                    .hint("wait until it ends; the lease of a killed process expires within two minutes"));
+            }
+            looks += 1;
+            tokio::time::sleep(BETWEEN_LOOKS).await;
         }
     }
 
@@ -208,8 +221,8 @@ pub async fn leases(remote: &RunRemote) -> Result<Vec<FoundLease>> {
     let listed = remote.list_kind(&remote.keys.all(LEASES), select).await?;
     stream::iter(listed)
         .map(|((id, holder), object)| async move {
-            let time_to_live_seconds = match remote.read_record::<Lease>(&object.key).await {
-                Ok(Some((lease, _))) => lease.time_to_live_seconds,
+            let time_to_live_seconds = match remote.read_confirmed::<Lease>(&object.key).await {
+                Ok(Some(lease)) => lease.time_to_live_seconds,
                 // Deleted since the listing.
                 Ok(None) => 0,
                 Err(error) if is_outage(&error) => return Err(error),

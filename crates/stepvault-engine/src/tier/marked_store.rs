@@ -57,9 +57,13 @@ impl MarkedStore {
         self.vault.get_or_init(|| vault.clone());
     }
 
-    /// From now on, expects the marker with this identity.
-    pub(crate) fn expect(&self, identity: &str) {
-        *self.expected.lock() = Some(ExpectedMarker { identity: identity.to_owned(), seen_at: None });
+    /// From now on, expects the marker with this identity, which the store has just returned.
+    pub(crate) fn saw(&self, identity: &str) {
+        self.expect(identity, Some(Instant::now()));
+    }
+
+    fn expect(&self, identity: &str, seen_at: Option<Instant>) {
+        *self.expected.lock() = Some(ExpectedMarker { identity: identity.to_owned(), seen_at });
     }
 
     /// Returns the expected identity, if there is one.
@@ -76,7 +80,7 @@ impl MarkedStore {
             && let place = identity_url(self.inner.url(), &self.settings)
             && let Some(identity) = seen_identity(vault, self.keys.run(), &place).await?
         {
-            self.expect(&identity);
+            self.expect(&identity, None);
         }
         Ok(expected())
     }
@@ -98,9 +102,10 @@ impl MarkedStore {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 return Err(gone(&self.settings, &subject));
             }
+            Err(error) if error.kind() == ErrorKind::Archived => Vec::new(),
             bytes => bytes?,
         };
-        // A damaged marker exists, and proves nothing else about the place.
+        // A damaged or archived marker exists, and proves nothing else about the place.
         if let Ok(found) = decode::<VaultMarker>(&bytes, &subject) {
             same_archive(&found, &expected.identity, &subject, &self.settings)?;
         }

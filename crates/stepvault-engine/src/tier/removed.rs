@@ -34,6 +34,13 @@ impl RemovedSteps {
         self.tombstoned.contains(&id) || self.retired.contains(id)
     }
 
+    /// Returns the highest `count` of them, by attempt and step.
+    pub fn newest(&self, count: usize) -> BTreeSet<StepId> {
+        let tombstoned = self.tombstoned.iter().rev().take(count).copied();
+        let all: BTreeSet<StepId> = tombstoned.chain(self.retired.newest(count)).collect();
+        all.into_iter().rev().take(count).collect()
+    }
+
     /// Returns the highest of them, by attempt and step.
     pub fn last(&self) -> Option<StepId> {
         self.tombstoned.last().copied().max(self.retired.last())
@@ -84,10 +91,7 @@ pub(crate) async fn retired_steps(remote: &RunRemote) -> Result<(RetiredSteps, B
         numbers.insert(number);
         let record = match remote.retired.record(&object) {
             Some(known) => Ok(Some(known)),
-            None => remote
-                .read_record::<RetiredRecord>(&object.key)
-                .await
-                .map(|found| found.map(|(record, _)| record)),
+            None => remote.read_confirmed::<RetiredRecord>(&object.key).await,
         };
         match record {
             Ok(Some(record)) => {
@@ -107,7 +111,7 @@ pub(crate) async fn retired_steps(remote: &RunRemote) -> Result<(RetiredSteps, B
 
 /// Reads a tombstone, which has the step's name.
 pub async fn read_tombstone(remote: &RunRemote, id: StepId) -> Result<Option<Tombstone>> {
-    Ok(remote.read_record::<Tombstone>(&remote.keys.tombstone(id)).await?.map(|(tombstone, _)| tombstone))
+    remote.read_confirmed(&remote.keys.tombstone(id)).await
 }
 
 /// Lists the tombstones on a remote: the steps that are being removed, and those removed recently.

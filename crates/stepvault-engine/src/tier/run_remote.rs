@@ -27,10 +27,12 @@ use stepvault_remote::random;
 use stepvault_remote::store::{ArchivePlace, Created, ObjectInfo, RemoteStore};
 
 use super::cache::{RemoteCache, identity_url, other_runs_at};
+use super::catalog::CommitMemory;
 use super::marked_store::{MarkedStore, gone, same_archive};
 use super::removed::RetiredMemory;
 use crate::blocking::blocking;
 use crate::outage::is_outage;
+use crate::remote_file::{BodyRetries, RangeBody};
 
 /// How long work that can do without the answer of a remote waits for it: sealing, which then gives a provisional attempt,
 /// and a restore that another remote has answered.
@@ -54,6 +56,8 @@ pub struct RunRemote {
     pub may_copy_parts: Arc<AtomicBool>,
     /// The records of retired steps that were read on it.
     pub(crate) retired: RetiredMemory,
+    /// The commits that were read on it; none unless they are [remembered](Self::remembering_commits).
+    pub(crate) commits: CommitMemory,
 }
 
 impl RunRemote {
@@ -71,6 +75,7 @@ impl RunRemote {
             may_copy: Arc::new(AtomicBool::new(true)),
             may_copy_parts: Arc::new(AtomicBool::new(true)),
             retired: RetiredMemory::default(),
+            commits: CommitMemory::default(),
         }
     }
 
@@ -162,13 +167,30 @@ impl RunRemote {
         }
     }
 
-    /// Returns a record; `None` when it does not exist or cannot be used, for callers that treat both alike.
+    /// Returns a record on whose absence something rests; `None` when it does not exist and is not listed either. For records
+    /// that are there as a rule: one that is missing costs a LIST.
+    ///
+    /// # Invariants
+    /// One answer proves no absence. Without the tombstone, lease, claim, launch or retired steps that the remote has, a step
+    /// would be deleted (S1, S4), its identity used again (S9), or a checkpoint left out (L4).
+    pub(crate) async fn read_confirmed<R: Record>(&self, key: &str) -> Result<Option<R>> {
+        if let Some((record, _)) = self.read_record(key).await? {
+            return Ok(Some(record));
+        }
+        let missing = Error::new(ErrorKind::NotFound, "cannot read a record").on(self.describe(key));
+        match self.confirmed(key, None, missing).await {
+            error if error.kind() == ErrorKind::NotFound => Ok(None),
+            error => Err(error),
+        }
+    }
+
+    /// Like [`Self::read_confirmed`]; `None` also when the record cannot be used, for callers that treat both alike.
     ///
     /// # Errors
     /// When the store could not be read, which says nothing about the record.
     pub(crate) async fn read_usable_record<R: Record>(&self, key: &str) -> Result<Option<R>> {
-        match self.read_record(key).await {
-            Ok(found) => Ok(found.map(|(record, _)| record)),
+        match self.read_confirmed(key).await {
+            Ok(found) => Ok(found),
             Err(error) if is_outage(&error) => Err(error),
             Err(error) => {
                 tracing::debug!(%error, "skipped a record that cannot be used");
@@ -198,7 +220,11 @@ impl RunRemote {
     /// Writes a record that never changes, unless its key is taken. It is not stored for certain before it was
     /// [confirmed](WrittenRecord::confirm).
     pub(crate) async fn write_record<R: Record>(&self, key: &str, record: &R) -> Result<WrittenRecord> {
-        let bytes = encode(record)?;
+        self.write_encoded::<R>(key, encode(record)?).await
+    }
+
+    /// Like [`Self::write_record`], for the bytes of a record.
+    pub(crate) async fn write_encoded<R: Record>(&self, key: &str, bytes: Vec<u8>) -> Result<WrittenRecord> {
         // Never write what this program could not read back: the step would be durable but unreadable.
         drop(decode::<R>(&bytes, &self.describe(key))?);
         let bytes = Bytes::from(bytes);
@@ -326,6 +352,13 @@ impl RunRemote {
         self
     }
 
+    /// Returns the same remote, whose commits stay in this process once they were read, as many as have `max_parts` parts
+    /// together: for one that lists it again and again.
+    #[must_use]
+    pub fn remembering_commits(self, max_parts: usize) -> Self {
+        Self { commits: CommitMemory::of_parts(max_parts), ..self }
+    }
+
     /// Returns what a vault remembers of this remote.
     pub(crate) fn cache(&self, vault: &Vault) -> RemoteCache {
         RemoteCache::new(vault, self.keys.run(), self.name())
@@ -346,7 +379,7 @@ impl RunRemote {
             && let Some(marker) = self.marker().await?
         {
             self.cache(vault).write_archive(self.identity_url(), &marker).await?;
-            self.marked.expect(&marker.vault);
+            self.marked.saw(&marker.vault);
         }
         Ok(())
     }
@@ -445,9 +478,21 @@ impl RunRemote {
             same_archive(&marker, &expected, &self.describe(&key), &self.settings)?;
         } else {
             self.cache(vault).write_archive(self.identity_url(), &marker).await?;
-            self.marked.expect(&marker.vault);
         }
+        self.marked.saw(&marker.vault);
         Ok(marker)
+    }
+
+    /// From now on expects the marker that is on the remote, for a reader without a vault: the filesystem of a directory may
+    /// be unmounted while it reads.
+    pub(crate) async fn expect_marker(&self) -> Result<()> {
+        if self.settings.url.scheme.is_directory()
+            && self.marked.expected().await?.is_none()
+            && let Some(marker) = self.marker().await?
+        {
+            self.marked.saw(&marker.vault);
+        }
+        Ok(())
     }
 
     /// Returns the marker, after writing it if there is none, for a caller without a vault.
@@ -486,26 +531,9 @@ impl RunRemote {
         algorithm: DigestAlgorithm,
     ) -> Result<PartDigest> {
         let mut hasher = PartHasher::new(algorithm);
-        let (length, mut breaks) = (range.end - range.start, BodyRetries::default());
-        while hasher.size_bytes() < length {
-            let before = hasher.size_bytes();
-            let mut stream = self.store.read(key, Some(range.start + before..range.end)).await?;
-            let ended = loop {
-                match stream.next().await {
-                    Some(Ok(piece)) => hasher.update(&piece),
-                    Some(Err(error)) => break Some(error),
-                    None => break None,
-                }
-            };
-            drop(stream);
-            match ended {
-                Some(error) => breaks.wait(error, hasher.size_bytes() > before).await?,
-                None if hasher.size_bytes() == length => {}
-                None => {
-                    return Err(Error::new(ErrorKind::Damaged, "a read returned another number of bytes")
-                        .on(self.describe(key)));
-                }
-            }
+        let mut body = RangeBody::new(&self.store, key, range);
+        while let Some(piece) = body.next().await? {
+            hasher.update(&piece);
         }
         Ok(hasher.finish())
     }
@@ -575,17 +603,13 @@ impl WrittenRecord {
         matches!(self.created, Created::Written(_))
     }
 
-    /// Returns the bytes if this call wrote them and the checksum in the store's answer proves them: for a store that
-    /// checks what it stores.
-    pub(crate) fn proved(&self) -> Option<Vec<u8>> {
-        let head = match &self.created {
-            Created::Written(head) => head,
-            Created::Exists => return None,
-        };
+    /// Whether this call wrote it and the checksum in the store's answer proves its bytes: for a store that checks what it
+    /// stores.
+    pub(crate) fn is_proved(&self) -> bool {
+        let Created::Written(head) = &self.created else { return false };
         let digest = FileDigest::from_parts(slice::from_ref(&self.digest));
-        let is_proved = head.info.size_bytes == digest.size_bytes
-            && head.checksum.proves(&digest, &[self.digest.content]) == Some(true);
-        is_proved.then(|| self.bytes.to_vec())
+        head.info.size_bytes == digest.size_bytes
+            && head.checksum.proves(&digest, &[self.digest.content]) == Some(true)
     }
 
     /// Reads the record back: after `Ok` exactly these bytes are stored, whether this call wrote them, an earlier one
@@ -608,62 +632,5 @@ impl WrittenRecord {
             }
             None => Err(conflict("it is missing after it was written").with_kind(ErrorKind::Damaged)),
         }
-    }
-}
-
-// Resumes bodies that broke off: requests the rest, a bounded number of times.
-
-/// How many times in a row a body may break off without another byte before its store counts as unreachable. Opening it
-/// is retried and paced by the store.
-const TRIES: u32 = 4;
-/// Wait after the first break; it doubles with each.
-const FIRST_WAIT: Duration = Duration::from_millis(100);
-
-/// The breaks of one object's body.
-#[derive(Debug, Default)]
-pub(crate) struct BodyRetries {
-    in_a_row: u32,
-}
-
-impl BodyRetries {
-    /// Waits until the rest may be requested. Drop the broken response first, so that its place among the concurrent
-    /// requests is free. `moved` says whether it delivered a byte.
-    ///
-    /// # Errors
-    /// The given error, when it is no break, or the break was one too many.
-    pub(crate) async fn wait(&mut self, error: Error, moved: bool) -> Result<()> {
-        if moved {
-            self.in_a_row = 0;
-        }
-        if error.kind() != ErrorKind::Unreachable || !error.is_transient() || self.in_a_row + 1 >= TRIES {
-            return Err(error);
-        }
-        tokio::time::sleep(FIRST_WAIT * 2_u32.pow(self.in_a_row)).await;
-        self.in_a_row += 1;
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn breaks_without_a_byte_more_are_bounded() {
-        let broken = || Error::new(ErrorKind::Unreachable, "cut off");
-        let mut breaks = BodyRetries::default();
-        for _ in 0..100 {
-            breaks.wait(broken(), true).await.unwrap();
-        }
-        breaks.wait(broken(), false).await.unwrap();
-        breaks.wait(broken(), false).await.unwrap();
-        assert_eq!(breaks.wait(broken(), false).await.unwrap_err().kind(), ErrorKind::Unreachable);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn only_a_break_is_waited_for() {
-        let damaged = Error::new(ErrorKind::Damaged, "too short");
-        let error = BodyRetries::default().wait(damaged, true).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Damaged);
     }
 }

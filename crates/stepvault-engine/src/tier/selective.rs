@@ -9,22 +9,26 @@ use stepvault_core::{RemoteName, Result, StepId, Timestamp};
 use super::catalog::FoundCommit;
 use super::removed::{RemovedSteps, local_now, removed_steps};
 use super::run_remote::RunRemote;
-use super::step_state::{step_facts, visible_commits};
+use super::step_state::{StepsOnRemote, step_facts, visible_commits};
 
 type Commits = BTreeMap<StepId, FoundCommit>;
 
-/// Returns the state on the selective remote `to` of each step that `from`, which feeds it, has. Ages are measured by this
-/// machine's clock.
+/// Returns the state on the selective remote `to` of each step that `from`, which feeds it, has, from what was listed of
+/// both: one request, for the marker. Ages are measured by this machine's clock.
 ///
 /// # Errors
-/// When a remote cannot be listed.
+/// When the marker cannot be read.
 pub async fn selection_states(
-    from: &RunRemote,
-    to: &RunRemote,
+    (from, source): (&RunRemote, &StepsOnRemote),
+    (to, target): (&RunRemote, &StepsOnRemote),
     selection: &Selection,
 ) -> Result<BTreeMap<StepId, SelectionState>> {
-    let (source, (commits, removed)) = tokio::try_join!(visible_commits(from), target(to))?;
-    Ok(states_of(from, &source, selection, (&commits, &removed), Timestamp::from(local_now())))
+    let (no_commits, none_removed) = (Commits::new(), RemovedSteps::default());
+    let target = match to.marker().await? {
+        Some(_) => (&target.commits, &target.removed),
+        None => (&no_commits, &none_removed),
+    };
+    Ok(states_of(from, &source.commits, selection, target, Timestamp::from(local_now())))
 }
 
 /// As [`selection_states`], from what was listed of both sides.
@@ -36,12 +40,13 @@ pub(crate) fn states_of(
     now: Timestamp,
 ) -> BTreeMap<StepId, SelectionState> {
     let abandoned = abandoned_steps(source.keys().copied());
-    let readable = || source.iter().filter_map(|(id, found)| Some((*id, found, found.commit.as_ref().ok()?)));
+    let readable =
+        || source.iter().filter_map(|(id, found)| Some((*id, found, found.commit.as_deref().ok()?)));
     let steps: Vec<StepFacts> = readable()
-        .map(|(id, found, commit)| step_facts(from.name(), found, commit, abandoned.contains(&id)))
+        .map(|(id, found, commit)| step_facts(from.name(), source, found, commit, abandoned.contains(&id)))
         .collect();
     let has_copy = |id: StepId, commit: &Commit| {
-        let there = commits.get(&id).and_then(|found| found.commit.as_ref().ok());
+        let there = commits.get(&id).and_then(|found| found.commit.as_deref().ok());
         there.is_some_and(|there| is_copy(there, commit))
     };
     let copied = readable().filter(|(id, _, commit)| has_copy(*id, commit)).map(|(id, ..)| id);
@@ -97,7 +102,7 @@ pub(crate) async fn awaited_steps(
         });
         let states = states_of(from, source, selection, (&commits, &removed), now);
         let is_imported = |id: StepId| {
-            let found = source.get(&id).and_then(|found| found.commit.as_ref().ok());
+            let found = source.get(&id).and_then(|found| found.commit.as_deref().ok());
             found.is_some_and(Commit::is_imported)
         };
         let waits = states.into_iter().filter(|(id, state)| match state {

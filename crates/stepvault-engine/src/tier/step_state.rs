@@ -65,16 +65,22 @@ pub fn recorded_state(step: &SealedStep, remote: &RunRemote) -> Result<Option<Re
     Ok(state.filter(|state| is_at(state, remote)))
 }
 
-/// Returns the facts about a step of a remote on which retention depends, as if nobody needed it now.
+/// Returns the facts about a step of a remote on which retention depends, as if nobody needed it now. `visible` are all
+/// steps there.
+///
+/// # Invariants
+/// S4: a revision supersedes the one before it only where the same nodes wrote both. Another job's was made from other files.
 pub(crate) fn step_facts(
     remote: &RemoteName,
+    visible: &BTreeMap<StepId, FoundCommit>,
     found: &FoundCommit,
     commit: &Commit,
     abandoned: bool,
 ) -> StepFacts {
+    let before = visible.range(..commit.id).next_back().and_then(|(_, found)| found.commit.as_deref().ok());
     StepFacts {
         id: commit.id,
-        amends: commit.amends,
+        amends: amends(commit, before),
         name: commit.name.clone(),
         // Both by the store's clock: when the newest object of an imported step was written.
         created: if commit.is_imported() {
@@ -95,6 +101,17 @@ pub(crate) fn step_facts(
         },
         abandoned,
     }
+}
+
+/// Whether a commit is a revision that has all files of the commit before it.
+///
+/// # Invariants
+/// S4: the same nodes wrote both. Another job's revision was made from other files, whatever its commit says.
+pub(crate) fn amends(commit: &Commit, before: Option<&Commit>) -> bool {
+    fn nodes(commit: &Commit) -> BTreeSet<&NodeName> {
+        commit.parts.iter().map(|part| &part.node).collect()
+    }
+    commit.amends && before.is_none_or(|before| nodes(before) == nodes(commit))
 }
 
 fn is_at(state: &RemoteState, remote: &RunRemote) -> bool {
@@ -222,6 +239,8 @@ pub fn still_given_up(record: &GivenUpRecord, held: &BTreeSet<StepId>) -> Option
 
 /// Claims that are read at once.
 const READS_AT_ONCE: usize = 16;
+/// Maximum number of claims without a commit that are read for an overview, those of the newest steps.
+const MAX_OPEN: usize = 256;
 
 /// A step that is incomplete on a remote.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -245,13 +264,17 @@ pub struct StepsOnRemote {
     pub ids: BTreeSet<StepId>,
     /// The commits of the visible steps that were asked for.
     pub commits: BTreeMap<StepId, FoundCommit>,
-    /// The steps that were asked for, and were begun and not committed, the oldest first.
+    /// The newest steps that were asked for, and were begun and not committed, the oldest of them first.
     pub incomplete: Vec<IncompleteStep>,
+    /// Number of older ones, whose claims were not read.
+    pub more_incomplete: usize,
+    /// The steps that were, or are being, removed.
+    pub removed: RemovedSteps,
 }
 
 /// Lists the steps of a remote for an overview, and reads the commits of all of them, as [`visible_commits`], or those of
 /// the steps with one number alone. A step that is committed meanwhile may be among the incomplete ones, with no part
-/// missing.
+/// missing. Takes two requests for each incomplete step, of which the newest 256 are looked at.
 ///
 /// # Errors
 /// When the remote is unreachable. An unreadable claim is skipped, as it names no nodes.
@@ -263,7 +286,7 @@ pub async fn visible_and_incomplete(remote: &RunRemote, only: Option<Step>) -> R
     // Those of one step leave the others in the vault.
     let commits = async {
         if only.is_some() {
-            read_commits(remote, listed, None).await
+            read_commits(remote, listed, |_, _| None).await
         } else {
             known_commits(remote, listed).await
         }
@@ -275,9 +298,12 @@ pub async fn visible_and_incomplete(remote: &RunRemote, only: Option<Step>) -> R
     ids.retain(|id| !removed.contains(*id));
     ids.extend(open.iter().map(|(id, _)| *id));
     open.retain(|(id, _)| is_wanted(id));
+    let more_incomplete = open.len().saturating_sub(MAX_OPEN);
+    open.drain(..more_incomplete);
     let found = in_order(READS_AT_ONCE, open, |(id, object)| open_step(remote, id, object)).await?;
     let incomplete = found.into_iter().flatten().collect();
-    Ok(StepsOnRemote { ids, commits: without_removed(commits, &removed), incomplete })
+    let commits = without_removed(commits, &removed);
+    Ok(StepsOnRemote { ids, commits, incomplete, more_incomplete, removed })
 }
 
 async fn open_step(remote: &RunRemote, id: StepId, claimed: ObjectInfo) -> Result<Option<IncompleteStep>> {

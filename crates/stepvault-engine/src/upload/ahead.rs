@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 use std::future::Future;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use stepvault_core::file_parts::FileParts;
 use stepvault_core::shares::own_share;
@@ -172,7 +172,7 @@ impl UploadSession {
             CopySources::find(&self.remote, &self.vault, *id, writer.place.node(), sizes.clone()).await,
         );
         let found = Some((*id, Arc::clone(&copies)));
-        *self.state.copies_ahead.lock().unwrap_or_else(PoisonError::into_inner) = found;
+        *self.state.copies_ahead.lock() = found;
         UploadAhead {
             digests: self.digests.of_step(run, *id, *digest),
             session: self.clone(),

@@ -1,20 +1,23 @@
 //! Begins a step on a remote by its claim, unless the remote has the same step already.
 
-use stepvault_core::codec::{FORMAT, encode};
+use std::collections::BTreeMap;
+
+use stepvault_core::codec::{FORMAT, sha256_of};
 use stepvault_core::commit::Commit;
 use stepvault_core::launch::LaunchName;
+use stepvault_core::manifest::FileEntry;
 use stepvault_core::records::Claim;
-use stepvault_core::{Error, ErrorKind, Result, Sha256Digest};
+use stepvault_core::{Error, ErrorKind, RelativePath, Result, Sha256Digest};
 use stepvault_local::compare::has_bytes_of_entries;
 use stepvault_local::seal_record::SealRecord;
 use stepvault_local::sealed::{SealedStep, UploadState};
 
-use super::origin::Origin;
+use super::origin::{Origin, SourceStep};
 use super::session::UploadSession;
 use crate::blocking::blocking;
 use crate::content::record_matches_manifest;
 use crate::outage::is_outage;
-use crate::tier::catalog::read_part_manifest;
+use crate::tier::catalog::{read_manifests, read_part_manifest};
 use crate::tier::removed::ensure_likely_not_removed;
 use crate::tier::step_state::is_durable_on;
 use crate::verify::CommittedParts;
@@ -71,7 +74,7 @@ impl UploadSession {
             None => self.remote.write_record(&key, &claim).await?,
         };
         match self.prove_record(written).await {
-            Ok(_) => Ok(true),
+            Ok(()) => Ok(true),
             Err(error) => Err(self.claim_fault(record, &key, &claim, error).await),
         }
     }
@@ -88,7 +91,7 @@ impl UploadSession {
         };
         match origin {
             Origin::Sealed(sealed) => self.confirm_own_part(sealed, &commit, &bytes).await?,
-            Origin::Remote(step) if step.commit == commit => {
+            Origin::Remote(step) if self.is_copy_of(&commit, step).await? => {
                 CommittedParts::all(&self.remote, &commit, &self.observer).ensure_durable().await?;
             }
             Origin::Remote(_) => {
@@ -96,6 +99,19 @@ impl UploadSession {
             }
         }
         Ok(true)
+    }
+
+    /// Returns whether a step of this remote has the records that a copy of another one has here. A file that has only a
+    /// checksum there has digests here.
+    async fn is_copy_of(&self, commit: &Commit, step: &SourceStep) -> Result<bool> {
+        if step.commit.trusted_files() == 0 {
+            return Ok(step.commit == *commit);
+        }
+        let manifests = read_manifests(&self.remote, commit).await?;
+        let files = manifests.iter().flat_map(|manifest| &manifest.files);
+        let known: BTreeMap<&RelativePath, &FileEntry> = files.map(|file| (&file.path, file)).collect();
+        let digests_of = |path: &RelativePath| known.get(path)?.digests().cloned();
+        Ok(step.completed(digests_of).is_ok_and(|(completed, _)| *completed == *commit))
     }
 
     async fn confirm_own_part(&self, sealed: &SealedStep, commit: &Commit, bytes: &[u8]) -> Result<()> {
@@ -114,7 +130,7 @@ impl UploadSession {
         // Equal sizes and times prove nothing: the digests decide.
         let (step, committed) = (sealed.clone(), part.manifest_sha256);
         let is_same = blocking(move || match step.manifest()? {
-            Some(known) => Ok(Sha256Digest::of(&encode(&known)?) == committed),
+            Some(known) => Ok(sha256_of(&known)? == committed),
             None if has_bytes_of_entries(&manifest.files, &step.checkpoint_path(), manifest.shape)? => {
                 step.save_manifest(&manifest).map(|()| true)
             }
@@ -125,7 +141,7 @@ impl UploadSession {
         }
         // Each node proves its own part: if every node proved all parts, that would take far too many requests.
         CommittedParts::all(&self.remote, commit, &self.observer).only(part).ensure_durable().await?;
-        self.save_state(sealed, UploadState::Durable, Some(Sha256Digest::of(bytes))).await
+        self.save_state(sealed, UploadState::Durable, Some(Sha256Digest::of(bytes))).await.map(drop)
     }
 
     /// Warns of a step that the vault has recorded as durable here and that the remote does not have any more.

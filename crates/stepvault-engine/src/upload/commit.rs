@@ -3,10 +3,14 @@
 
 use std::time::Duration;
 
-use stepvault_core::codec::{FORMAT, encode};
+use stepvault_core::codec::{FORMAT, encode, sha256_of};
 use stepvault_core::commit::{Commit, FoundPart};
-use stepvault_core::manifest::PartManifest;
-use stepvault_core::{DigestAlgorithm, Error, ErrorKind, Event, NodeName, Result, Sha256Digest, StepId};
+use stepvault_core::manifest::{EntryDigests, PartManifest};
+use stepvault_core::observe::Saved;
+use stepvault_core::{
+    DigestAlgorithm, Error, ErrorKind, Event, NodeName, RemoteName, Result, Sha256Digest, StepId,
+};
+use stepvault_local::journal::{Journal, JournalState};
 use stepvault_local::seal_record::SealRecord;
 use stepvault_local::sealed::{RemoteState, SealedStep, UploadState};
 use tokio::time::Instant;
@@ -60,15 +64,15 @@ impl UploadSession {
     }
 
     /// Proves a record as a file of one part is proved: by the store's answer if its checksums can be trusted, otherwise
-    /// byte for byte. Returns its bytes.
+    /// byte for byte.
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] when the key holds a different record.
-    pub(super) async fn prove_record(&self, written: WrittenRecord) -> Result<Vec<u8>> {
-        match written.proved().filter(|_| !self.must_read_back(DigestAlgorithm::Sha256, 1)) {
-            Some(bytes) => Ok(bytes),
-            None => written.confirm(&self.remote).await,
+    pub(super) async fn prove_record(&self, written: WrittenRecord) -> Result<()> {
+        if written.is_proved() && !self.must_read_back(DigestAlgorithm::Sha256, 1) {
+            return Ok(());
         }
+        written.confirm(&self.remote).await.map(drop)
     }
 
     /// Writes the part manifests of a step that was copied, whose bytes are proved, and commits it unless it was removed
@@ -77,27 +81,38 @@ impl UploadSession {
     /// # Invariants
     /// As [`commit_if_complete`](Self::commit_if_complete): S2 and S9.
     pub(super) async fn commit_copy(&self, origin: &Origin, step: &SourceStep) -> Result<Uploaded> {
-        for (part, manifest) in step.commit.parts.iter().zip(&step.manifests) {
+        let sent = match step.commit.trusted_files() {
+            0 => JournalState::default(),
+            _ => self.open_journal(origin).await?.1,
+        };
+        let (commit, manifests) = step.completed(|path| {
+            let done = sent.files.get(path)?.done.as_ref()?;
+            Some(EntryDigests::of_parts(done))
+        })?;
+        for (part, manifest) in commit.parts.iter().zip(manifests.iter()) {
             let length = usize::try_from(part.manifest_bytes).unwrap_or(usize::MAX);
             let _room = self.budget.reserve(length.saturating_mul(4)).await?;
             let key = self.remote.keys.part(step.commit.id, &part.node);
             let written = self.remote.write_record(&key, manifest).await?;
             self.prove_record(written).await?;
         }
-        step.ensure_present().await?;
-        ensure_not_removed(&self.remote, step.commit.id).await?;
-        self.write_commit(origin, &step.commit).await
+        tokio::try_join!(step.ensure_present(), ensure_not_removed(&self.remote, step.commit.id))?;
+        self.write_commit(origin, &commit).await
     }
 
     /// Writes the manifest of this node's part, whose bytes are uploaded and proved, and returns what a commit says of
     /// it.
-    pub(super) async fn write_part(&self, sealed: &SealedStep, manifest: &PartManifest) -> Result<FoundPart> {
+    pub(super) async fn write_part(&self, sealed: &SealedStep, manifest: PartManifest) -> Result<FoundPart> {
         let record = sealed.record();
         let key = self.remote.keys.part(record.id, &record.node);
-        let written = self.remote.write_record(&key, manifest).await?;
-        let bytes = self.prove_record(written).await?;
+        let bytes = encode(&manifest)?;
+        let part = FoundPart::of(&manifest, Sha256Digest::of(&bytes), bytes.len() as u64);
+        // It may be long, and is read from its bytes now.
+        drop(manifest);
+        let written = self.remote.write_encoded::<PartManifest>(&key, bytes).await?;
+        self.prove_record(written).await?;
         self.save_state(sealed, UploadState::Uploaded, None).await?;
-        Ok(FoundPart::of(manifest, Sha256Digest::of(&bytes), bytes.len() as u64))
+        Ok(part)
     }
 
     /// Commits the step whose part this call has written: like [`commit_if_complete`](Self::commit_if_complete), but a
@@ -199,12 +214,27 @@ impl UploadSession {
             // Of a removed step, the commit may be gone.
             (Err(error), not_removed) => return Err(not_removed.err().unwrap_or(error)),
         };
-        if let Origin::Sealed(sealed) = origin {
-            self.save_state(sealed, UploadState::Durable, Some(Sha256Digest::of(&commit))).await?;
-        }
-        let (journal, _) = self.open_journal(origin).await?;
-        blocking(move || journal.remove()).await?;
-        self.observer.on_event(&Event::Durable { tier: &self.remote.tier, id });
+        let durable_on = match origin {
+            Origin::Sealed(sealed) => {
+                self.save_state(sealed, UploadState::Durable, Some(Sha256Digest::of(&commit))).await?
+            }
+            Origin::Remote(_) => Vec::new(),
+        };
+        let record = origin.record();
+        let (vault, run, remote) = (self.vault.clone(), record.run.clone(), self.remote.name().clone());
+        let end_journal = match origin {
+            Origin::Sealed(_) => Journal::remove,
+            Origin::Remote(_) => Journal::remove_copy,
+        };
+        blocking(move || end_journal(&vault, &run, id, &remote)).await?;
+        let saved =
+            Saved { written_at: record.written_at, bytes: record.own_bytes(), durable_on: &durable_on };
+        self.observer.on_event(&Event::Durable {
+            run: self.remote.keys.run(),
+            tier: &self.remote.tier,
+            id,
+            saved: (!durable_on.is_empty()).then_some(saved),
+        });
         Ok(Uploaded::Durable)
     }
 
@@ -225,7 +255,7 @@ impl UploadSession {
         let record = sealed.record();
         let step = sealed.clone();
         let own = match blocking(move || step.manifest()).await? {
-            Some(manifest) => Sha256Digest::of(&encode(&manifest)?),
+            Some(manifest) => sha256_of(&manifest)?,
             None => {
                 return Err(Error::new(ErrorKind::Failed, "cannot find the digests of a step's files")
                     .on(record.id)
@@ -269,12 +299,13 @@ impl UploadSession {
         self.acknowledge(origin, written.confirm(&self.remote)).await
     }
 
+    /// Records the state of a step in the vault. Returns the remotes on which it is durable; none if nothing is new.
     pub(super) async fn save_state(
         &self,
         sealed: &SealedStep,
         state: UploadState,
         commit_sha256: Option<Sha256Digest>,
-    ) -> Result<()> {
+    ) -> Result<Vec<RemoteName>> {
         let step = sealed.clone();
         let state = RemoteState {
             format: FORMAT,
@@ -285,6 +316,16 @@ impl UploadSession {
             state,
             commit_sha256,
         };
-        blocking(move || step.save_remote_state(&state)).await
+        blocking(move || {
+            let before = step.remote_state(&state.remote).unwrap_or_default();
+            step.save_remote_state(&state)?;
+            let was_durable = before.is_some_and(|before| before.state == UploadState::Durable);
+            if was_durable || state.state != UploadState::Durable {
+                return Ok(Vec::new());
+            }
+            // Only traces need it.
+            Ok(step.durable_remotes().unwrap_or_default())
+        })
+        .await
     }
 }

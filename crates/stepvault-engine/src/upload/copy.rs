@@ -3,13 +3,14 @@
 //! upload: the bytes are sent instead.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use stepvault_core::commit::{Commit, CommittedPart};
 use stepvault_core::digest::{ContentDigest, Crc32c, FileDigest, PartDigest};
 use stepvault_core::ids::{NodeName, StepId};
-use stepvault_core::manifest::{FileEntry, PartManifest};
+use stepvault_core::manifest::{EntryDigests, PartManifest};
 use stepvault_core::{Error, ErrorKind, Observer, RemoteSettings, Result};
 use stepvault_local::vault::Vault;
 use stepvault_remote::open::{OpenOptions, open_with};
@@ -122,7 +123,10 @@ impl CopySources {
         let mut copies = Copies::default();
         for manifest in step.manifests.iter().filter(|_| may_copy) {
             for file in manifest.files.iter().filter(|file| file.size_bytes > 0) {
-                copies.add_file(file, step.file(&file.path)?.key);
+                // One without digests is read, so that its copy has some.
+                if let Some(digests) = file.digests() {
+                    copies.add_file(file.size_bytes, digests, step.file(&file.path)?.key);
+                }
             }
         }
         Ok(Self { copies, common: Some(common.clone()), ..Self::default() })
@@ -170,7 +174,7 @@ impl CopySources {
     }
 
     fn usable<'a>(&self, source: Option<&'a str>) -> Option<&'a str> {
-        let unusable = self.unusable.lock().unwrap_or_else(PoisonError::into_inner);
+        let unusable = self.unusable.lock();
         source.filter(|source| !self.is_idle() && !unusable.contains(*source))
     }
 
@@ -190,8 +194,7 @@ impl CopySources {
         let remote = on.name();
         match error.kind() {
             ErrorKind::NotFound | ErrorKind::Damaged => {
-                let is_new =
-                    self.unusable.lock().unwrap_or_else(PoisonError::into_inner).insert(source.to_owned());
+                let is_new = self.unusable.lock().insert(source.to_owned());
                 if is_new && error.kind() == ErrorKind::Damaged {
                     observer.warn(format!(
                             "{} no longer holds what was uploaded and is not used as a copy source: {error} (check \
@@ -306,13 +309,14 @@ impl Copies {
         let (mut copies, keys) = (Self::default(), earlier.file_keys());
         for file in &earlier.files {
             let size = file.size_bytes;
-            if size == 0 || !wanted_sizes_bytes.contains(&size) {
+            let Some(digests) = file.digests().filter(|_| size > 0 && wanted_sizes_bytes.contains(&size))
+            else {
                 continue;
-            }
-            let source = copies.add_file(file, keys.key(&file.path)?);
+            };
+            let source = copies.add_file(size, digests, keys.key(&file.path)?);
             // A file with one part is copied as a whole.
-            if file.parts_content.len() > 1 {
-                for (index, content) in (0..).zip(&file.parts_content) {
+            if digests.parts.len() > 1 {
+                for (index, content) in (0..).zip(&digests.parts) {
                     let place = Place { file_size_bytes: size, index, content: *content };
                     copies.parts.entry(place).or_insert(source);
                 }
@@ -322,10 +326,10 @@ impl Copies {
     }
 
     /// Adds a file as a whole; returns its number.
-    fn add_file(&mut self, file: &FileEntry, key: String) -> usize {
+    fn add_file(&mut self, size_bytes: u64, digests: &EntryDigests, key: String) -> usize {
         let source = self.keys.len();
         self.keys.push(key);
-        self.files.entry((file.size_bytes, file.content)).or_insert((source, file.crc32c));
+        self.files.entry((size_bytes, digests.content)).or_insert((source, digests.crc32c));
         source
     }
 
@@ -352,7 +356,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
     use stepvault_core::ids::{Attempt, NodeName, RunName, Step, StepId};
-    use stepvault_core::manifest::Shape;
+    use stepvault_core::manifest::{FileEntry, Shape};
     use stepvault_core::path::RelativePath;
     use stepvault_core::timestamp::Timestamp;
 

@@ -1,10 +1,10 @@
 //! Sends a file of a step: each part is read once, hashed, and copied inside the store or sent; then its object is completed
 //! and proved. A file whose digests are known, because another remote has it, is copied inside the store unread if it can be.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use stepvault_core::digest::{ContentDigest, DigestAlgorithm, FileDigest, PartDigest};
 use stepvault_core::file_parts::FileParts;
 use stepvault_core::manifest::FileEntry;
@@ -25,9 +25,6 @@ use super::read::{ReadPart, StepDigests};
 use super::session::UploadSession;
 use crate::blocking::{blocking, run_bounded};
 use crate::local_digest::{digest_parts, digest_range};
-
-/// While parts are acknowledged within this time, more of them at once pay off.
-const FAST_ACK: Duration = Duration::from_secs(2);
 
 /// One file that is being uploaded.
 #[derive(Debug)]
@@ -106,16 +103,16 @@ impl SendProgress {
 
     /// Reads the file through this descriptor.
     pub(super) fn read_from(&self, source: SourceFile) {
-        *self.source.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(source));
+        *self.source.lock() = Some(Arc::new(source));
     }
 
     /// Closes the file: a step may have more files than a process may open.
     pub(super) fn close(&self) {
-        self.source.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.source.lock().take();
     }
 
     pub(super) fn receipts(&self) -> MutexGuard<'_, Vec<Option<PartReceipt>>> {
-        self.receipts.lock().unwrap_or_else(PoisonError::into_inner)
+        self.receipts.lock()
     }
 
     fn set_lost(&self) {
@@ -139,8 +136,10 @@ impl FileDigests {
         Self { whole: FileDigest::from_parts(&parts), contents, parts }
     }
 
-    fn of_entry(entry: &FileEntry) -> Self {
-        Self { whole: entry.digest(), contents: entry.parts_content.clone(), parts: Vec::new() }
+    /// Returns those of a manifest; `None` for a file that has only the checksum of its store.
+    fn of_entry(entry: &FileEntry) -> Option<Self> {
+        let contents = entry.digests()?.parts.clone();
+        Some(Self { whole: entry.digest()?, contents, parts: Vec::new() })
     }
 }
 
@@ -205,7 +204,7 @@ impl FileUpload {
     /// Lets the store copy the file if it has the same bytes; otherwise leaves it to be sent.
     async fn copy_if_unchanged(self: Arc<Self>) -> Result<()> {
         let known = if let FileSource::Remote(file) = &self.source {
-            Some(FileDigests::of_entry(&file.entry)).filter(|known| self.copies.has_file(&known.whole))
+            FileDigests::of_entry(&file.entry).filter(|known| self.copies.has_file(&known.whole))
         } else {
             let this = Arc::clone(&self);
             blocking(move || this.digests_if_unchanged()).await?
@@ -303,7 +302,7 @@ impl FileUpload {
             Ok(upload)
         };
         let upload = self.progress.upload.get_or_try_init(start).await?;
-        let ReadPart { body, digest, room } = self.read_part(index).await?;
+        let ReadPart { body, mut digest, room, passed } = self.read_part(index).await?;
         let in_flight = self.in_flight();
         let copied = self.copy_part(upload, index, &digest).await;
         let is_copy = copied.is_some();
@@ -314,11 +313,15 @@ impl FileUpload {
         } else {
             let body = body.reporting_to(&in_flight.sending);
             let begun = Instant::now();
-            let receipt = self.send_bytes(upload, index, body, &digest).await?;
-            self.session.state.acks_fast.send_replace(begun.elapsed() <= FAST_ACK);
+            let mut receipt = self.send_bytes(upload, index, body, &digest).await?;
+            self.session.state.acknowledged(begun.elapsed());
+            if let Some(passed) = &passed {
+                digest = passed.found().ok_or_else(|| self.acknowledged_early())?;
+                receipt.digest = digest;
+            }
             receipt
         };
-        drop(room);
+        drop((room, passed));
         self.record(&JournalRecord::PartDone {
             path: self.file.path.clone(),
             index,
@@ -328,6 +331,12 @@ impl FileUpload {
         in_flight.acknowledged();
         self.report_bytes(digest.size_bytes, is_copy);
         Ok(self.progress.part_sent(index, receipt))
+    }
+
+    /// Returns the error for a part that a store acknowledged before it was sent.
+    fn acknowledged_early(&self) -> Error {
+        Error::new(ErrorKind::Damaged, "a store acknowledged a part before its last byte")
+            .on(self.session.remote.describe(&self.key))
     }
 
     fn record(&self, record: &JournalRecord) -> Result<()> {
@@ -361,21 +370,27 @@ impl FileUpload {
         digest: &PartDigest,
     ) -> Result<PartReceipt> {
         let store = &self.session.remote.store;
-        let mut sent = store.upload_part(&self.key, upload, index, body.clone(), digest).await;
+        let request = || async {
+            let answer = store.upload_part(&self.key, upload, index, body.clone(), digest).await;
+            answer.map_err(|error| body.source_fault().unwrap_or(error))
+        };
+        let mut sent = request().await;
         if refused_as_damaged(&sent) {
-            sent = store.upload_part(&self.key, upload, index, body, digest).await;
+            sent = request().await;
         }
-        if sent.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+        let is_missing = |error: &Error| error.kind() == ErrorKind::NotFound && body.source_fault().is_none();
+        if sent.as_ref().is_err_and(is_missing) {
             self.progress.set_lost();
         }
         sent
     }
 
     async fn send_whole(&self) -> Result<()> {
-        let ReadPart { body, digest, room: _room } = self.read_whole().await?;
+        let ReadPart { body, digest, room: _room, passed } = self.read_whole().await?;
         let in_flight = self.in_flight();
         let body = body.reporting_to(&in_flight.sending);
         let digests = FileDigests::of_parts(vec![digest]);
+        self.check_source(&digests)?;
         if self.copy_whole(&digests).await? {
             return self.record_done(&digests);
         }
@@ -384,10 +399,18 @@ impl FileUpload {
         let created = if !self.session.guarantees.honours_create_only && self.is_taken().await? {
             Created::Exists
         } else {
-            let mut created = store.create(&self.key, body.clone(), &digest).await;
+            let create = || async {
+                let created = store.create(&self.key, body.clone(), &digest).await;
+                created.map_err(|error| body.source_fault().unwrap_or(error))
+            };
+            let begun = Instant::now();
+            let mut created = create().await;
             was_refused = refused_as_damaged(&created);
             if was_refused {
-                created = store.create(&self.key, body.clone(), &digest).await;
+                created = create().await;
+            }
+            if passed.is_some() {
+                self.session.state.acknowledged(begun.elapsed());
             }
             created?
         };
@@ -485,6 +508,10 @@ impl FileUpload {
         let receipts: Vec<PartReceipt> = self.progress.receipts().iter().flatten().cloned().collect();
         let digests = FileDigests::of_parts(receipts.iter().map(|receipt| receipt.digest).collect());
         let store = &self.session.remote.store;
+        if let Err(error) = self.check_source(&digests) {
+            let _ = store.abort_upload(&self.key, upload).await;
+            return Err(error);
+        }
         // If completion replaces an existing object, a late writer must not replace the bytes of a durable step.
         let completed = if !self.session.guarantees.completes_create_only && self.is_taken().await? {
             Ok(Created::Exists)
@@ -543,7 +570,10 @@ impl FileUpload {
     /// Accepts the existing object as this file if its bytes are the same.
     async fn compare_with_present(&self) -> Result<()> {
         let digests = match &self.source {
-            FileSource::Remote(file) => FileDigests::of_entry(&file.entry),
+            FileSource::Remote(file) => match FileDigests::of_entry(&file.entry) {
+                Some(digests) => digests,
+                None => return self.compare_checksum(&file.entry).await,
+            },
             FileSource::Sealed(path) => {
                 let (path, file, algorithm) = (path.clone(), self.file.clone(), self.algorithm);
                 FileDigests::of_parts(blocking(move || digest_parts(&path, &file, algorithm)).await?)
@@ -559,6 +589,27 @@ impl FileUpload {
                 Err(error)
             }
         }
+    }
+
+    /// Accepts the existing object as a file that has only a checksum, if its bytes have it: they are read.
+    async fn compare_checksum(&self, entry: &FileEntry) -> Result<()> {
+        let found = self.session.remote.digest_object(&self.key, entry.size_bytes, self.algorithm).await?;
+        if entry.first_difference(&found).is_some() {
+            let other = Error::new(ErrorKind::Damaged, "the object has another checksum").on(&self.key);
+            return Err(self.key_taken(&other));
+        }
+        self.record_done(&FileDigests::of_parts(found))
+    }
+
+    /// Checks that what was read of another remote's file is that file, before it gets its name here. Otherwise all of it is
+    /// sent again: no part shows by itself that it is wrong.
+    fn check_source(&self, digests: &FileDigests) -> Result<()> {
+        let FileSource::Remote(file) = &self.source else { return Ok(()) };
+        if file.entry.first_difference(&digests.parts).is_none() {
+            return Ok(());
+        }
+        self.progress.set_lost();
+        Err(file.differs("its bytes are not those saved"))
     }
 
     /// Reports uploaded bytes to the observer.

@@ -7,6 +7,7 @@ mod commit;
 mod copy;
 mod file;
 mod origin;
+mod pass;
 mod read;
 mod session;
 

@@ -1,29 +1,36 @@
 //! What an upload sends: a step that is sealed in the vault, or one that another remote has. They differ in where bytes are
 //! read and what proves them: a sealed file is hashed as it is read, and a file of a remote is compared with the manifest
-//! of its part.
+//! of its part. The bytes of the latter may come from the vault, if it has the step too.
 
+use std::borrow::Cow;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use futures::StreamExt as _;
-use stepvault_core::codec::{FORMAT, encode};
+use stepvault_core::codec::{FORMAT, encoded_bytes, sha256_of};
 use stepvault_core::commit::{Commit, FoundPart};
 use stepvault_core::keys::FileKeys;
-use stepvault_core::manifest::{FileEntry, PartManifest};
+use stepvault_core::manifest::{EntryDigests, FileEntry, FileProof, PartManifest};
 use stepvault_core::records::Claim;
 use stepvault_core::step_origin::StepOrigin;
 use stepvault_core::{
-    DigestAlgorithm, Error, ErrorKind, NodeSet, PartDigest, RelativePath, Result, Sha256Digest, StepId,
+    Crc32c, DigestAlgorithm, Error, ErrorKind, NodeSet, Observer, PartDigest, RelativePath, Result,
+    Sha256Digest, StepId,
 };
 use stepvault_local::seal_record::{AttemptOrigin, SealRecord, SealedFile, SnapshotMethod};
 use stepvault_local::sealed::SealedStep;
+use stepvault_local::source::SourceFile;
+use stepvault_remote::store::ConcurrencyLimit;
 use tokio::sync::Semaphore;
 
 use crate::blocking::blocking;
+use crate::local_digest::read_and_digest;
 use crate::memory::{Buffer, MemoryBudget};
+use crate::remote_file::RangeBody;
 use crate::tier::catalog::{read_commit, read_manifests};
 use crate::tier::removed::removal_record;
-use crate::tier::run_remote::{BodyRetries, RunRemote};
+use crate::tier::run_remote::RunRemote;
 
 /// What an upload sends. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -81,7 +88,7 @@ impl FileSource {
     pub(super) fn algorithm(&self) -> Option<DigestAlgorithm> {
         match self {
             Self::Sealed(_) => None,
-            Self::Remote(file) => Some(file.entry.content.algorithm()),
+            Self::Remote(file) => Some(file.algorithm),
         }
     }
 
@@ -107,6 +114,8 @@ pub struct SourceStep {
     keys: Vec<FileKeys>,
     /// As if all its parts had been sealed here. Each of its files is in one of the manifests.
     record: SealRecord,
+    /// The step in this machine's vault.
+    sealed: Option<SealedStep>,
 }
 
 impl SourceStep {
@@ -119,7 +128,8 @@ impl SourceStep {
         let manifests = read_manifests(remote, &commit).await?;
         let keys = manifests.iter().map(PartManifest::file_keys).collect();
         let (commit, manifests) = in_own_layout(commit, manifests)?;
-        let claim = remote.read_usable_record::<Claim>(&remote.keys.claim(id)).await?;
+        // A copy without the launch that began the step would keep later ones from the target (L4).
+        let claim: Option<Claim> = remote.read_usable_record(&remote.keys.claim(id)).await?;
         let nodes = || NodeSet::new(commit.parts.iter().map(|part| part.node.clone()));
         let (nodes, launch) = match claim {
             Some(claim) => (claim.nodes, claim.launch),
@@ -150,24 +160,58 @@ impl SourceStep {
             symlinks: Vec::new(),
             written_at: commit.written_at,
         };
-        Ok(Self { remote: remote.clone(), commit, manifests, keys, record })
+        Ok(Self { remote: remote.clone(), commit, manifests, keys, record, sealed: None })
+    }
+
+    /// Lets the bytes be read from the step in this machine's vault, as far as they are those of the manifests.
+    #[must_use]
+    pub fn with_sealed(self, sealed: Option<SealedStep>) -> Self {
+        Self { sealed, ..self }
+    }
+
+    /// Returns its records on the target. `digests_of` returns those of a file that has none at the source.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Damaged`] when they are of other bytes.
+    pub(super) fn completed(
+        &self,
+        digests_of: impl Fn(&RelativePath) -> Option<EntryDigests>,
+    ) -> Result<(Cow<'_, Commit>, Cow<'_, [PartManifest]>)> {
+        if self.commit.trusted_files() == 0 {
+            return Ok((Cow::Borrowed(&self.commit), Cow::Borrowed(&self.manifests)));
+        }
+        let mut manifests = self.manifests.clone();
+        for file in manifests.iter_mut().flat_map(|manifest| &mut manifest.files) {
+            let Some(checksum) = file.trusted_checksum() else { continue };
+            let found = digests_of(&file.path).map(FileProof::Digests);
+            let complete = found.map(|proof| FileEntry { proof, ..file.clone() });
+            let is_it = |found: &FileEntry| found.digest().is_some_and(|digest| checksum.matches(&digest));
+            *file = complete.filter(is_it).ok_or_else(|| {
+                Error::new(ErrorKind::Damaged, "cannot copy a file without digests")
+                    .on(&file.path)
+                    .because(format!("what is on the target does not have its {checksum}"))
+            })?;
+        }
+        Ok((Cow::Owned(commit_of(&manifests)?), Cow::Owned(manifests)))
     }
 
     /// Returns the digest of its commit, which determines all of it.
     pub(super) fn commit_sha256(&self) -> Result<Sha256Digest> {
-        Ok(Sha256Digest::of(&encode(&self.commit)?))
+        sha256_of(&self.commit)
     }
 
     /// Returns one of its files: the only place that knows where a remote has the bytes of a step that is copied.
     pub(super) fn file(&self, path: &RelativePath) -> Result<RemoteFile> {
         let found = self.manifests.iter().zip(&self.keys).find_map(|(manifest, keys)| {
             let position = manifest.files.binary_search_by(|file| file.path.cmp(path)).ok()?;
-            Some((manifest.files.get(position)?, keys))
+            Some((manifest.files.get(position)?, manifest.digest, keys))
         });
-        let (entry, keys) = found.ok_or_else(|| {
+        let (entry, algorithm, keys) = found.ok_or_else(|| {
             Error::new(ErrorKind::Failed, "cannot read a file that its step does not have").on(path)
         })?;
-        Ok(RemoteFile { remote: self.remote.clone(), key: keys.key(path)?, entry: entry.clone() })
+        let (remote, key, entry) = (self.remote.clone(), keys.key(path)?, entry.clone());
+        let sealed = self.sealed.as_ref().and_then(|step| SealedCopy::of(step, &entry));
+        Ok(RemoteFile { remote, key, entry, algorithm, sealed })
     }
 
     /// Checks that the step still exists: what is removed on its remote is not copied any more.
@@ -192,13 +236,17 @@ fn in_own_layout(commit: Commit, mut manifests: Vec<PartManifest>) -> Result<(Co
     if !commit.is_imported() {
         return Ok((commit, manifests));
     }
-    let mut parts = Vec::with_capacity(manifests.len());
     for manifest in &mut manifests {
         (manifest.imported, manifest.format) = (None, FORMAT);
-        let bytes = encode(manifest)?;
-        parts.push(FoundPart::of(manifest, Sha256Digest::of(&bytes), bytes.len() as u64));
     }
-    Ok((Commit::of(parts)?, manifests))
+    Ok((commit_of(&manifests)?, manifests))
+}
+
+/// Returns the commit of these parts.
+fn commit_of(manifests: &[PartManifest]) -> Result<Commit> {
+    let part =
+        |manifest: &PartManifest| Ok(FoundPart::of(manifest, sha256_of(manifest)?, encoded_bytes(manifest)?));
+    Commit::of(manifests.iter().map(part).collect::<Result<_>>()?)
 }
 
 /// Returns the files of all parts, sorted by path. Two nodes may have written the same file.
@@ -242,6 +290,25 @@ pub(super) struct RemoteFile {
     remote: RunRemote,
     pub(super) key: String,
     pub(super) entry: FileEntry,
+    /// That of its part: a file without digests gets some by it.
+    algorithm: DigestAlgorithm,
+    sealed: Option<SealedCopy>,
+}
+
+/// What the vault has under the path of a file. Only its digests tell whether it is that file.
+#[derive(Debug)]
+struct SealedCopy {
+    path: PathBuf,
+    file: SealedFile,
+    /// Whether some of it could not be read, or has another digest.
+    is_unusable: AtomicBool,
+}
+
+impl SealedCopy {
+    fn of(step: &SealedStep, entry: &FileEntry) -> Option<Self> {
+        let file = step.record().file(&entry.path)?.clone();
+        Some(Self { path: step.file_path(&entry.path), file, is_unusable: AtomicBool::new(false) })
+    }
 }
 
 /// How often a part is read that differs from its digest: the connection may have damaged it.
@@ -258,14 +325,11 @@ impl RemoteFile {
         budget: &MemoryBudget,
         hashing: &Semaphore,
     ) -> Result<(Buffer, PartDigest)> {
-        let range = self.entry.parts()?.range(index);
-        let expected = self.entry.parts_content.get(index as usize).copied();
-        let size = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
-        let mut buffer = budget.take(size).await?;
+        let expected = self.entry.part_digest(index);
+        let (range, mut buffer) = self.buffer_of(index, budget).await?;
         for _ in 0..READS {
-            let filled = self.fill(buffer, range.start).await;
-            let read = filled.map_err(|error| of_source(&self.remote, error))?;
-            let algorithm = self.entry.content.algorithm();
+            let read = self.fill(buffer, range.start).await?;
+            let algorithm = self.algorithm;
             let _turn = hashing.acquire().await;
             let digest;
             (buffer, digest) = blocking(move || {
@@ -273,55 +337,124 @@ impl RemoteFile {
                 Ok((read, digest))
             })
             .await?;
-            if Some(digest.content) == expected {
+            // A part that has no digest is proved with its file.
+            if expected.is_none_or(|expected| expected == digest.content) {
                 return Ok((buffer, digest));
             }
         }
-        let (start, end) = (range.start, range.end);
+        Err(self.differs_in(&range))
+    }
+
+    /// Returns what the manifest says of a part, if that is enough to send it: the digest. The checksums of one of several
+    /// parts are not known, and are those of no bytes.
+    pub(super) fn expected(&self, index: u32) -> Option<PartDigest> {
+        let content = self.entry.part_digest(index)?;
+        let range = self.entry.parts().ok()?.range(index);
+        let size_bytes = range.end - range.start;
+        let whole = self.entry.digest()?;
+        if size_bytes == whole.size_bytes {
+            return Some(PartDigest {
+                content,
+                crc32c: whole.crc32c,
+                crc64nvme: whole.crc64nvme,
+                size_bytes,
+            });
+        }
+        let is_enough = content.algorithm() == DigestAlgorithm::Sha256;
+        is_enough.then(|| PartDigest { content, crc32c: Crc32c::of(&[]), crc64nvme: None, size_bytes })
+    }
+
+    /// Returns a range of it as it arrives.
+    pub(super) fn body(&self, range: Range<u64>) -> RangeBody {
+        RangeBody::new(&self.remote.store, &self.key, range)
+    }
+
+    /// Returns the error for a body that could not be read.
+    pub(super) async fn unread(&self, error: Error) -> Error {
+        of_source(&self.remote, self.remote.confirmed(&self.key, None, error).await)
+    }
+
+    /// Returns how many parts the source may be asked for at once.
+    pub(super) fn requests_at_once(&self) -> usize {
+        self.remote.store.concurrency_limit().map_or(usize::MAX, ConcurrencyLimit::current)
+    }
+
+    /// Returns the error for a range whose bytes differ from its digest.
+    pub(super) fn differs_in(&self, range: &Range<u64>) -> Error {
+        let Range { start, end } = range;
+        self.differs(&format!("bytes {start} to {end} are not those saved"))
+    }
+
+    async fn buffer_of(&self, index: u32, budget: &MemoryBudget) -> Result<(Range<u64>, Buffer)> {
+        let range = self.entry.parts()?.range(index);
+        let size = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
+        Ok((range, budget.take(size).await?))
+    }
+
+    /// Reads one part from the vault; `None` if it has to be read from the remote.
+    ///
+    /// # Invariants
+    /// S2: the bytes that are returned have the digest in the manifest, whatever happened to the vault.
+    pub(super) async fn read_sealed_part(
+        &self,
+        index: u32,
+        budget: &MemoryBudget,
+        hashing: &Semaphore,
+        observer: &dyn Observer,
+    ) -> Result<Option<(Buffer, PartDigest)>> {
+        let Some((sealed, expected)) = self.sealed.as_ref().zip(self.entry.part_digest(index)) else {
+            return Ok(None);
+        };
+        if sealed.is_unusable.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let (range, buffer) = self.buffer_of(index, budget).await?;
+        let (path, file, algorithm) = (sealed.path.clone(), sealed.file.clone(), self.algorithm);
+        let turn = hashing.acquire().await;
+        let read = blocking(move || {
+            read_and_digest(&SourceFile::open(&path, &file)?, range.start, buffer, algorithm)
+        });
+        let why = match read.await {
+            Ok((buffer, digest)) if digest.content == expected => return Ok(Some((buffer, digest))),
+            Ok(_) => "its bytes are not those of the manifest".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        drop(turn);
+        let is_known = sealed.is_unusable.swap(true, Ordering::Relaxed);
+        // One that was evicted meanwhile is no surprise.
+        if !is_known && sealed.path.exists() {
+            let (path, remote) = (sealed.path.display(), self.remote.name());
+            observer.warn(format!("{path}: {why}; the file is read from {remote}"));
+        }
+        Ok(None)
+    }
+
+    /// Returns the error for an object that holds something else than its manifest says.
+    pub(super) fn differs(&self, why: &str) -> Error {
         let damaged = Error::new(ErrorKind::Damaged, "an object differs from its manifest")
             .on(self.remote.describe(&self.key))
-            .because(format!("bytes {start} to {end} are not those saved"))
+            .because(why)
             .hint("check the step with `stepvault verify --deep`");
-        Err(of_source(&self.remote, damaged))
+        of_source(&self.remote, damaged)
     }
 
     /// Reads as many bytes as the buffer has, from `start` on. Continues after a break where it broke.
     async fn fill(&self, mut buffer: Buffer, start: u64) -> Result<Buffer> {
         let end = start + buffer.size_bytes() as u64;
         if start == end {
-            self.remote.ensure_empty(&self.key).await?;
+            let checked = self.remote.ensure_empty(&self.key).await;
+            checked.map_err(|error| of_source(&self.remote, error))?;
         }
-        let (mut position, mut breaks) = (start, BodyRetries::default());
-        while position < end {
-            let before = position;
-            let opened = self.remote.store.read(&self.key, Some(position..end)).await;
-            let mut stream = match opened {
-                Ok(stream) => stream,
-                Err(error) => return Err(self.remote.confirmed(&self.key, None, error).await),
-            };
-            let mut broken = None;
-            while position < end && broken.is_none() {
-                match stream.next().await {
-                    Some(Ok(piece)) if piece.len() as u64 <= end - position => {
-                        buffer.write_at(position - start, &piece);
-                        position += piece.len() as u64;
-                    }
-                    Some(Ok(_)) => {
-                        let what = "a store sent more bytes than requested";
-                        broken = Some(Error::new(ErrorKind::Damaged, what));
-                    }
-                    Some(Err(error)) => broken = Some(error),
-                    None => {
-                        let what = "a read ended before its last byte";
-                        broken = Some(Error::new(ErrorKind::Unreachable, what));
-                    }
+        let (mut body, mut filled) = (self.body(start..end), 0);
+        loop {
+            match body.next().await {
+                Ok(Some(piece)) => {
+                    buffer.write_at(filled, &piece);
+                    filled += piece.len() as u64;
                 }
-            }
-            drop(stream);
-            if let Some(error) = broken {
-                breaks.wait(error, position != before).await?;
+                Ok(None) => return Ok(buffer),
+                Err(error) => return Err(self.unread(error).await),
             }
         }
-        Ok(buffer)
     }
 }

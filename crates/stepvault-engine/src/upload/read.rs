@@ -7,19 +7,22 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use stepvault_core::{
     DigestAlgorithm, Error, ErrorKind, PartDigest, RelativePath, Result, RunName, StepId, Timestamp,
 };
 use stepvault_local::seal_record::SealedFile;
 use stepvault_local::source::SourceFile;
-use stepvault_remote::payload::{BlockSource, Payload, READ_BLOCK_BYTES};
+use stepvault_remote::payload::{BlockSource, BodySource, Payload, READ_BLOCK_BYTES};
 use tokio::sync::{OnceCell, OwnedSemaphorePermit};
 
 use super::file::FileUpload;
-use super::origin::FileSource;
+use super::origin::{FileSource, RemoteFile};
+use super::pass::{PASSED_BYTES, PassedPart};
 use super::session::UploadSession;
 use crate::blocking::blocking;
 use crate::local_digest::{digest_range, read_and_digest};
@@ -34,7 +37,7 @@ impl FileUpload {
         let (slot, path, file) =
             (Arc::clone(&self.progress.source), self.source.sealed_path()?, self.file.clone());
         blocking(move || {
-            let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut slot = slot.lock();
             if let Some(source) = slot.as_ref() {
                 return Ok(Arc::clone(source));
             }
@@ -47,7 +50,15 @@ impl FileUpload {
 
     pub(super) async fn read_part(&self, index: u32) -> Result<ReadPart> {
         if let FileSource::Remote(file) = &self.source {
-            let UploadSession { budget, state, .. } = &self.session;
+            let UploadSession { budget, state, observer, .. } = &self.session;
+            let sealed = file.read_sealed_part(index, budget, &state.hashing, observer.as_ref()).await?;
+            if let Some(part) = sealed {
+                state.vault_bytes.fetch_add(part.1.size_bytes, Ordering::Relaxed);
+                return Ok(ReadPart::held(part));
+            }
+            if let Some(part) = self.pass_on(file, index).await? {
+                return Ok(part);
+            }
             return file.read_part(index, budget, &state.hashing).await.map(ReadPart::held);
         }
         let range = self.layout.range(index);
@@ -56,6 +67,32 @@ impl FileUpload {
             Some(buffer) => self.read(source, index, buffer).await,
             None => self.hash(source, index).await,
         }
+    }
+
+    /// Returns a part of another remote's file without its bytes, once it may be passed on; `None` where they have to be in
+    /// memory: the store needs more than the manifest says before it gets them, or may copy the part instead.
+    async fn pass_on(&self, file: &Arc<RemoteFile>, index: u32) -> Result<Option<ReadPart>> {
+        let UploadSession { remote, budget, state, .. } = &self.session;
+        let capabilities = remote.store.capabilities();
+        let range = self.layout.range(index);
+        let size_bytes = range.end - range.start;
+        let size = usize::try_from(size_bytes).unwrap_or(usize::MAX);
+        let streams = capabilities.streams_bodies && capabilities.checks_sha256_alone && size > PASSED_BYTES;
+        let Some(expected) = file.expected(index).filter(|_| streams) else { return Ok(None) };
+        if self.copies.source_of_part(self.layout.size_bytes(), index, &expected).is_some() {
+            return Ok(None);
+        }
+        // A request whose bytes wait for the source's turn would keep the target waiting. On a slow link more parts at once
+        // than memory holds would only take longer, and none would be whole when the copy is interrupted.
+        let may_begin = |under_way: usize| {
+            under_way < file.requests_at_once()
+                && (*state.acks_fast.borrow() || budget.holds(under_way + 1, size))
+        };
+        let turn = state.passing.take(may_begin).await;
+        let room = budget.reserve(PASSED_BYTES).await?;
+        let part = Arc::new(PassedPart::new(Arc::clone(file), range, expected, turn));
+        let body = Payload::streamed_from(Arc::clone(&part) as Arc<dyn BodySource>, size_bytes);
+        Ok(Some(ReadPart { body, digest: expected, room: Some(room), passed: Some(part) }))
     }
 
     /// Reads a file of one part, and checks after its last byte that it is what was sealed.
@@ -179,21 +216,23 @@ impl FileUpload {
             None => hash().await?,
         };
         let source: Arc<dyn BlockSource> = Arc::new(SourceRange { source, start });
-        Ok(ReadPart { body: Payload::read_from(&source, size_bytes), digest, room: Some(room) })
+        Ok(ReadPart { body: Payload::read_from(&source, size_bytes), digest, room: Some(room), passed: None })
     }
 }
 
-/// A part that was read and hashed.
+/// A part that was read and hashed, or is passed on.
 pub(super) struct ReadPart {
     pub(super) body: Payload,
     pub(super) digest: PartDigest,
     /// The memory of a body that is read again while it is sent.
     pub(super) room: Option<OwnedSemaphorePermit>,
+    /// A body that is passed on as it arrives: its digest is what its manifest says of it.
+    pub(super) passed: Option<Arc<PassedPart>>,
 }
 
 impl ReadPart {
     fn held((buffer, digest): (Buffer, PartDigest)) -> Self {
-        Self { body: buffer.into_payload(), digest, room: None }
+        Self { body: buffer.into_payload(), digest, room: None, passed: None }
     }
 }
 
@@ -249,7 +288,7 @@ struct PartOfFile {
 impl SharedDigests {
     /// Returns the digests of a step.
     pub(super) fn of_step(&self, run: &RunName, id: StepId, algorithm: DigestAlgorithm) -> StepDigests {
-        let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut steps = self.steps.lock();
         let sealed_as = (run.clone(), id, algorithm);
         let known = steps.iter().find(|(step, _)| *step == sealed_as);
         if let Some((_, digests)) = known {
@@ -265,7 +304,7 @@ impl SharedDigests {
 
     /// Forgets the digests of a step that was not sealed.
     pub(super) fn forget(&self, digests: &StepDigests) {
-        let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut steps = self.steps.lock();
         steps.retain(|(_, known)| !Arc::ptr_eq(&known.parts, &digests.parts));
     }
 }
@@ -283,7 +322,7 @@ impl StepDigests {
             return None;
         }
         let part = PartOfFile::of(file, index);
-        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut parts = self.parts.lock();
         if let Some(cell) = parts.get(&part) {
             return Some(Arc::clone(cell));
         }
@@ -295,7 +334,7 @@ impl StepDigests {
 
     /// Forgets a digest that is not, or no longer, that of the part.
     fn forget(&self, file: &SealedFile, index: u32) {
-        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut parts = self.parts.lock();
         parts.remove(&PartOfFile::of(file, index));
     }
 }

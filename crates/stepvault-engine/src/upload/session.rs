@@ -6,11 +6,13 @@
 //! 4. *Commit* (`commit`): the part manifest, then the commit once every node's part exists.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures::TryStreamExt as _;
 use futures::future::join_all;
+use parking_lot::Mutex;
 use stepvault_core::file_parts::FileParts;
 use stepvault_core::records::VaultMarker;
 use stepvault_core::remote_settings::{IGNORED_ATTRIBUTES_HINT, ReadBack};
@@ -30,6 +32,7 @@ use tokio::time::Instant;
 use super::copy::{CommonStore, CopySources};
 use super::file::{FileUpload, OtherWriters, SendProgress};
 use super::origin::{Origin, SourceStep};
+use super::pass::Turns;
 use super::read::{SharedDigests, StepDigests};
 use crate::blocking::blocking;
 use crate::cpu_share::CpuShare;
@@ -38,11 +41,14 @@ use crate::observed::ObservedOperation;
 use crate::tier::measured::{guarantees, recall_concurrency, remember_concurrency};
 use crate::tier::run_remote::RunRemote;
 
+/// While parts are acknowledged within this time, more of them at once pay off.
+const FAST_ACK: Duration = Duration::from_secs(2);
+
 /// Uploads the steps of one run to one remote, whose identity was verified and whose guarantees were measured.
 #[derive(Debug, Clone)]
 pub struct UploadSession {
     pub(super) remote: RunRemote,
-    pub(super) vault: Vault,
+    pub(crate) vault: Vault,
     pub(super) marker: VaultMarker,
     pub(super) guarantees: StoreGuarantees,
     pub(super) budget: MemoryBudget,
@@ -63,10 +69,21 @@ pub(super) struct SessionState {
     pub(super) hashing: Semaphore,
     /// Whether the last part that was acknowledged took little time.
     pub(super) acks_fast: watch::Sender<bool>,
+    /// The parts of another remote that are passed on at once.
+    pub(super) passing: Arc<Turns>,
     /// Bytes that the store has copied in this session and that were not sent.
     pub(super) copied_bytes: AtomicU64,
+    /// Bytes of another remote's steps that were read from the vault.
+    pub(super) vault_bytes: AtomicU64,
     /// What may be copied for the step that was last sent ahead, until its upload takes it.
     pub(super) copies_ahead: Mutex<Option<(StepId, Arc<CopySources>)>>,
+}
+
+impl SessionState {
+    /// Records how long a part took.
+    pub(super) fn acknowledged(&self, after: Duration) {
+        self.acks_fast.send_replace(after <= FAST_ACK);
+    }
 }
 
 impl UploadSession {
@@ -81,6 +98,18 @@ impl UploadSession {
         algorithm: DigestAlgorithm,
     ) -> Result<Self> {
         let marker = remote.ensure_marker(&vault).await?;
+        Self::open_marked(remote, marker, vault, budget, observer, algorithm).await
+    }
+
+    /// Like [`open`](Self::open), after the remote was recognised by its marker.
+    pub(crate) async fn open_marked(
+        remote: RunRemote,
+        marker: VaultMarker,
+        vault: Vault,
+        budget: MemoryBudget,
+        observer: Arc<dyn Observer>,
+        algorithm: DigestAlgorithm,
+    ) -> Result<Self> {
         let guarantees = guarantees(&remote, &vault, &marker.vault, algorithm).await?;
         let overwrites = match (guarantees.honours_create_only, guarantees.completes_create_only) {
             (true, true) => None,
@@ -111,7 +140,9 @@ impl UploadSession {
             state: Arc::new(SessionState {
                 hashing: Semaphore::new(hashing_threads),
                 acks_fast: watch::Sender::new(false),
+                passing: Arc::default(),
                 copied_bytes: AtomicU64::new(0),
+                vault_bytes: AtomicU64::new(0),
                 copies_ahead: Mutex::default(),
             }),
         })
@@ -155,6 +186,11 @@ impl UploadSession {
     /// sent.
     pub fn copied_bytes(&self) -> u64 {
         self.state.copied_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Returns the bytes of another remote's steps that were read from the vault in this session.
+    pub fn vault_bytes(&self) -> u64 {
+        self.state.vault_bytes.load(Ordering::Relaxed)
     }
 
     /// Returns the remote.
@@ -317,10 +353,11 @@ impl UploadSession {
     async fn upload_from(&self, origin: &Origin) -> Result<Uploaded> {
         let (record, id) = (origin.record(), origin.id());
         let begun = Instant::now();
-        if !self.claim_unless_durable(origin).await? {
+        let (is_begun, copies) =
+            tokio::try_join!(self.claim_unless_durable(origin), self.copies_for(origin))?;
+        if !is_begun {
             return Ok(Uploaded::AlreadyDurable);
         }
-        let copies = self.copies_for(origin).await?;
         let copied_before = copies.copied_bytes();
         let location = self.remote.step_location(&record.name, id);
         let transfer = ObservedOperation::start(
@@ -351,6 +388,8 @@ impl UploadSession {
         unremoved_at: Instant,
     ) -> Result<Uploaded> {
         self.send_in_rounds(origin, copies).await?;
+        let (run, tier, id) = (self.remote.keys.run(), &self.remote.tier, origin.id());
+        self.observer.on_event(&Event::Sent { run, tier, id });
         let sealed = match origin {
             Origin::Sealed(sealed) => sealed,
             Origin::Remote(step) => return self.commit_copy(origin, step).await,
@@ -359,8 +398,7 @@ impl UploadSession {
         let manifest_bytes = usize::try_from(sealed.record().manifest_bytes()?).unwrap_or(usize::MAX);
         let _room = self.budget.reserve(manifest_bytes.saturating_mul(4)).await?;
         let manifest = self.finish_manifest(sealed).await?;
-        let part = self.write_part(sealed, &manifest).await?;
-        drop(manifest);
+        let part = self.write_part(sealed, manifest).await?;
         self.commit_own(sealed, part, unremoved_at).await
     }
 
@@ -409,7 +447,7 @@ impl UploadSession {
             return Ok(Arc::new(CopySources::of_step(&self.remote, common, step)?));
         }
         let record = origin.record();
-        let ahead = self.state.copies_ahead.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let ahead = self.state.copies_ahead.lock().take();
         if let Some((_, copies)) = ahead.filter(|(id, _)| *id == record.id) {
             return Ok(copies);
         }
@@ -480,15 +518,18 @@ impl UploadSession {
     /// A lifecycle rule or a clean-up job may have deleted files that an earlier call proved: no commit names a file
     /// before it was listed again (S2).
     async fn vanished_files(&self, record: &SealRecord) -> Result<Vec<RelativePath>> {
-        let listed = self.present_sizes(record).await?;
-        let mut vanished = Vec::new();
-        for file in record.own_files() {
-            let key = self.remote.keys.data(&record.name, record.id, &file.path)?;
-            if listed.get(&key) != Some(&file.size_bytes) {
-                vanished.push(file.path.clone());
+        let prefix = self.remote.keys.data_prefix(&record.name, record.id);
+        let own = record.own_files().into_iter();
+        let mut vanished: BTreeMap<&str, &SealedFile> = own.map(|file| (file.path.as_str(), file)).collect();
+        let mut listed = self.remote.store.list(&prefix);
+        while let Some(object) = listed.try_next().await? {
+            if let Some(path) = object.key.strip_prefix(&prefix)
+                && vanished.get(path).is_some_and(|file| file.size_bytes == object.size_bytes)
+            {
+                vanished.remove(path);
             }
         }
-        Ok(vanished)
+        Ok(vanished.into_values().map(|file| file.path.clone()).collect())
     }
 
     /// Removes files from the journal, so that the next round sends them again. Creation stays conditional: an object

@@ -56,7 +56,7 @@ fn seal_request(rig: &Rig, source: &Path) -> SealRequest {
         id: id(1, 100),
         attempt: AttemptOrigin::default(),
         writer: Writer::single_node(NodeName::new("node-0").unwrap()),
-        expected: Some(checkpoint.scan().unwrap()),
+        expected: Some(Arc::new(checkpoint.scan().unwrap())),
         checkpoint,
         digest: rig.digest,
         completes: None,

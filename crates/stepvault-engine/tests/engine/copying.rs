@@ -12,6 +12,7 @@ use stepvault_core::{ErrorKind, RemoteSettings, Result};
 use stepvault_engine::copy::{
     CopyChoice, CopyContext, CopyDecision, CopyOutcome, CopyReport, StepCopy, copy_steps, plan_copy,
 };
+use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::tier::catalog::{pin, pins, read_commit};
 use stepvault_engine::tier::leases::leases;
 use stepvault_engine::tier::run_remote::RunRemote;
@@ -84,7 +85,7 @@ async fn run(context: &CopyContext, on: &Rig) -> Result<CopyReport> {
     copy_steps(context, &on.vault, plan_copy(context).await?).await
 }
 
-async fn copy(from: &Rig, to: &Rig) -> CopyReport {
+pub(crate) async fn copy(from: &Rig, to: &Rig) -> CopyReport {
     run(&context(from, to), to).await.unwrap()
 }
 
@@ -190,6 +191,24 @@ async fn a_step_of_several_nodes_is_copied_with_all_its_parts_and_its_launch() {
     assert_eq!((health.faults, health.proved_files), (Vec::<String>::new(), 4));
     let launches = objects(target.remote()).await.into_keys().filter(|key| key.contains("/launches/"));
     assert_eq!(launches.count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_one_answer_calls_missing_is_not_left_out() {
+    let (source, target) = (Place::new(Kind::S3).await, Place::new(Kind::Directory).await);
+    source.rig.push_durably(&push_files(&source.rig, 100, 1)).await;
+    source.faults().add(FaultRule {
+        method: Some("GET".to_owned()),
+        path_contains: "/attempts/".to_owned(),
+        skip: 0,
+        times: 1,
+        action: FaultAction::refuse(404, "NoSuchKey"),
+    });
+    let unproven = copy(&source.rig, &target.rig).await;
+    assert_eq!(outcomes(&unproven), [(100, Err(ErrorKind::Unreachable))]);
+    assert_eq!(committed(target.remote()).await, []);
+    assert_eq!(outcomes(&copy(&source.rig, &target.rig).await), [(100, Ok(CopyOutcome::Copied))]);
+    assert_eq!(objects(target.remote()).await, objects(source.remote()).await);
 }
 
 fn part_bytes(faults: &Faults, method: &str) -> u64 {
@@ -393,6 +412,41 @@ async fn a_lease_keeps_a_step_while_it_is_copied_and_one_that_is_removed_is_skip
     assert_eq!(committed(target.remote()).await, [id(1, 200)]);
 }
 
+/// S9: the identity is used up on the target, and its copy says so when it goes on, and to those after it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_that_stood_still_for_longer_than_the_grace_period_ends_with_an_error() {
+    let (source, target) = (Place::new(Kind::S3).await, Place::new(Kind::S3).await);
+    source.rig.push_durably(&push_files(&source.rig, 100, 1)).await;
+    let delay = FaultAction::Delay(std::time::Duration::from_secs(6));
+    target.faults().inject("PUT", "parts/000000000100", 1, delay);
+    let context = context(&source.rig, &target.rig);
+    let gc_runs = async {
+        while asked(target.faults(), "PUT", "parts/000000000100") == 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        // Stores tell times in whole seconds.
+        tokio::time::sleep(std::time::Duration::from_millis(1_100)).await;
+        for _ in 0..2 {
+            target.rig.gc_now().await;
+        }
+    };
+    let (report, ()) = tokio::join!(run(&context, &target.rig), gc_runs);
+    let report = report.unwrap();
+    assert_eq!(outcomes(&report), [(100, Err(ErrorKind::Refused))]);
+    let error = report.steps[0].result.as_ref().unwrap_err();
+    assert!(error.to_string().contains("gc removed its unfinished copy"), "{error}");
+    assert!(error.hint_text().unwrap().starts_with("copy the run to another prefix"), "{error:?}");
+    let again = copy(&source.rig, &target.rig).await;
+    assert!(
+        matches!(&again.steps[0].result, Ok(CopyOutcome::Skipped(reason)) if reason.contains("never reused there")),
+        "{:?}",
+        again.steps[0].result
+    );
+    assert_eq!(committed(target.remote()).await, []);
+    let elsewhere = Place::new(Kind::S3).await;
+    assert_eq!(outcomes(&copy(&source.rig, &elsewhere.rig).await), [(100, Ok(CopyOutcome::Copied))]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_right_to_write_the_source_a_warning_stands_for_the_lease() {
     let (source, target) = (Place::new(Kind::S3).await, Place::new(Kind::Directory).await);
@@ -418,6 +472,142 @@ async fn bytes_that_are_not_those_saved_are_never_committed() {
     assert!(error.starts_with("cannot read the source: aws:"), "{error}");
     assert!(error.contains("big.bin"), "{error}");
     assert_eq!(committed(target.remote()).await, [id(1, 100)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_source_that_changes_while_it_is_copied_is_not_committed() {
+    let (source, mut target) = (Place::new(Kind::S3).await, Place::new(Kind::S3).await);
+    let step = push_files(&source.rig, 100, 1);
+    source.rig.push_durably(&step).await;
+    let flip_each_part = || {
+        let objects = source.s3.as_ref().unwrap().objects();
+        let key = format!("bucket/pre fix/{}/000000000100.a1/step_100/big.bin", run_name());
+        (0..3).for_each(|part| assert!(objects.flip_bit(&key, part * PART + 2)));
+    };
+    source.faults().add(FaultRule {
+        method: Some("GET".to_owned()),
+        path_contains: "step_100/big.bin".to_owned(),
+        skip: 1,
+        times: u64::MAX,
+        action: FaultAction::Hang,
+    });
+    let changing = async {
+        while asked(source.faults(), "GET", "step_100/big.bin") < 2 {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+        flip_each_part();
+        source.faults().clear();
+    };
+    let context = context(&source.rig, &target.rig);
+    let (report, ()) = tokio::join!(run(&context, &target.rig), changing);
+    assert_eq!(outcomes(&report.unwrap()), [(100, Err(ErrorKind::Damaged))]);
+    assert_eq!(committed(target.remote()).await, []);
+    flip_each_part();
+    assert_eq!(outcomes(&copy(&source.rig, &target.rig).await), [(100, Ok(CopyOutcome::Copied))]);
+    target.rig.assert_restores(100, &snapshot(&step)).await;
+}
+
+/// The numbers of the parts of the large file that the target has acknowledged and nobody has completed.
+fn acknowledged_parts(target: &Place) -> Vec<Vec<i32>> {
+    let uploads = target.s3.as_ref().unwrap().pending_uploads().into_iter();
+    uploads.map(|upload| upload.part_numbers.into_iter().collect()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_part_with_a_wrong_last_byte_is_never_whole_on_the_target() {
+    let (source, target) = (Place::new(Kind::S3).await, Place::new(Kind::S3).await);
+    source.rig.push_durably(&push_files(&source.rig, 100, 1)).await;
+    let objects = source.s3.as_ref().unwrap().objects();
+    let key = format!("bucket/pre fix/{}/000000000100.a1/step_100/big.bin", run_name());
+    assert!(objects.flip_bit(&key, 2 * PART - 1));
+    let report = copy(&source.rig, &target.rig).await;
+    assert_eq!(outcomes(&report), [(100, Err(ErrorKind::Damaged))]);
+    let error = report.steps[0].result.as_ref().unwrap_err().to_string();
+    assert!(error.starts_with("cannot read the source: aws:"), "{error}");
+    assert!(error.contains(&format!("bytes {PART} to {} are not those saved", 2 * PART)), "{error}");
+    let acknowledged = acknowledged_parts(&target);
+    assert!(acknowledged.iter().all(|parts| !parts.contains(&2)), "{acknowledged:?}");
+    assert_eq!(asked(source.faults(), "GET", "big.bin"), 4, "the connection may have damaged it");
+    assert_eq!(target.rig.recorder.retries(), Vec::<String>::new(), "the target has failed in nothing");
+    assert!(objects.flip_bit(&key, 2 * PART - 1));
+    assert_eq!(outcomes(&copy(&source.rig, &target.rig).await), [(100, Ok(CopyOutcome::Copied))]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_source_that_breaks_off_is_read_on_in_the_same_request_to_the_target() {
+    let (source, mut target) = (Place::new(Kind::S3).await, Place::new(Kind::S3).await);
+    let step = push_files(&source.rig, 100, 1);
+    source.rig.push_durably(&step).await;
+    source.faults().inject("GET", "big.bin", 3, FaultAction::CutBody { bytes: 3 << 20 });
+    assert_eq!(outcomes(&copy(&source.rig, &target.rig).await), [(100, Ok(CopyOutcome::Copied))]);
+    assert_eq!(asked(target.faults(), "PUT", "big.bin"), 3);
+    assert_eq!(part_bytes(target.faults(), "PUT"), (2 * PART + 5) as u64);
+    target.rig.assert_restores(100, &snapshot(&step)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_that_the_connection_damaged_are_read_again() {
+    let (source, mut target) = (Place::new(Kind::S3).await, Place::new(Kind::S3).await);
+    let step = push_files(&source.rig, 100, 1);
+    source.rig.push_durably(&step).await;
+    source.faults().inject("GET", "big.bin", 1, FaultAction::FlipBit);
+    assert_eq!(outcomes(&copy(&source.rig, &target.rig).await), [(100, Ok(CopyOutcome::Copied))]);
+    target.rig.assert_restores(100, &snapshot(&step)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_source_that_stays_away_in_the_middle_of_a_part_is_the_one_that_failed() {
+    let source_server = StrictS3::start();
+    let (source, target) = (Rig::with_s3(&source_server).await, Place::new(Kind::S3).await);
+    source.push_durably(&push_files(&source, 100, 1)).await;
+    let faults = source_server.faults();
+    faults.inject("GET", "big.bin", 1, FaultAction::CutBody { bytes: 3 << 20 });
+    faults.inject("GET", "big.bin", u64::MAX, FaultAction::refuse(503, "SlowDown"));
+    // It waits for the source for longer than the target may be silent.
+    let mut patient = target.rig.remotes[0].settings.as_ref().clone();
+    patient.stall_timeout_seconds = 1;
+    let options =
+        OpenOptions { s3_keys: Some(keys_of(target.s3.as_ref().unwrap())), ..OpenOptions::default() };
+    let store = open_with(&patient, target.rig.observer.clone(), options).await.unwrap();
+    let to = RunRemote::new(store, patient.into(), run_name());
+    let report = run(&CopyContext { to, ..context(&source, &target.rig) }, &target.rig).await.unwrap();
+    assert_eq!(outcomes(&report), [(100, Err(ErrorKind::Unreachable))]);
+    let error = report.steps[0].result.as_ref().unwrap_err().to_string();
+    assert!(error.starts_with("cannot read the source: aws:"), "{error}");
+    assert_eq!(target.rig.recorder.retries(), Vec::<String>::new(), "the target has failed in nothing");
+    assert_ne!(source.recorder.retries(), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_that_refuses_a_part_gets_it_again_from_the_source() {
+    let (source, mut target) = (Place::new(Kind::S3).await, Place::new(Kind::S3).await);
+    let step = push_files(&source.rig, 100, 1);
+    source.rig.push_durably(&step).await;
+    target.faults().inject("PUT", "partNumber=1", 1, FaultAction::refuse(503, "SlowDown"));
+    target.faults().inject("PUT", "partNumber=2", 1, FaultAction::Reset);
+    assert_eq!(outcomes(&copy(&source.rig, &target.rig).await), [(100, Ok(CopyOutcome::Copied))]);
+    assert_eq!(target.rig.recorder.retries().len(), 2, "{:?}", target.rig.recorder.retries());
+    assert_eq!(source.rig.recorder.retries(), Vec::<String>::new(), "the source has failed in nothing");
+    target.rig.assert_restores(100, &snapshot(&step)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn parts_that_are_under_way_take_a_window_of_memory_each() {
+    let (source, target) = (Place::new(Kind::S3).await, Place::new(Kind::S3).await);
+    source.rig.push_durably(&source.rig.write_step(100, &[("big.bin", 12 * PART)], 1, 1_000)).await;
+    // As much memory as eight parts.
+    let budget = MemoryBudget::new(8 * PART as u64);
+    source.faults().inject("GET", "big.bin", u64::MAX, FaultAction::Hang);
+    let context = CopyContext { budget: budget.clone(), ..context(&source.rig, &target.rig) };
+    let all_hang = || asked(source.faults(), "GET", "big.bin") >= 8;
+    let free = std::cell::Cell::new(false);
+    cut_when(source.faults(), run(&context, &target.rig), || {
+        // Half of the budget has to be free beside it.
+        free.set(budget.take_if_plenty(3 * PART).is_some());
+        all_hang()
+    })
+    .await;
+    assert!(free.get(), "eight parts have taken more than one");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -473,6 +663,13 @@ async fn the_error_names_the_side_that_refuses() {
         assert!(error.to_string().starts_with(text), "{error}");
         denied.faults().clear();
     }
+    for method in ["PUT", "POST"] {
+        target.faults().inject(method, "", u64::MAX, FaultAction::refuse(403, "AccessDenied"));
+    }
+    let error = run(&context(&source.rig, &target.rig), &target.rig).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied);
+    assert!(error.to_string().starts_with("cannot use the target: aws"), "{error}");
+    assert_eq!(committed(target.remote()).await, []);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -483,6 +680,10 @@ async fn two_copies_of_a_run_with_one_vault_do_not_share_their_journals() {
     assert_eq!(error.kind(), ErrorKind::Held, "{error}");
     drop(lock);
     copy(&source, &target).await;
+}
+
+fn keys_of(server: &StrictS3) -> StaticKeys {
+    StaticKeys { access_key: server.access_key().to_owned(), secret_key: server.secret_key().to_owned() }
 }
 
 /// Copies within one server and returns the bytes of the data that went through this machine.
@@ -516,9 +717,7 @@ fn data_requests(faults: &Faults) -> Vec<String> {
 async fn within_one_s3_bucket_no_byte_goes_through_this_machine() {
     let server = StrictS3::start();
     let mut rig = Rig::with_s3(&server).await;
-    let keys =
-        StaticKeys { access_key: server.access_key().to_owned(), secret_key: server.secret_key().to_owned() };
-    let options = OpenOptions { s3_keys: Some(keys), ..OpenOptions::default() };
+    let options = OpenOptions { s3_keys: Some(keys_of(&server)), ..OpenOptions::default() };
     let report = copied_in_the_store(&mut rig, "s3://bucket/else where", options, server.faults()).await;
     assert_eq!(report.copied_bytes, (2 * PART + 105) as u64);
     let copies = asked(server.faults(), "PUT", "UploadPartCopy");
@@ -540,9 +739,7 @@ async fn within_one_gcs_bucket_no_byte_goes_through_this_machine() {
 async fn what_the_store_may_not_copy_is_sent() {
     let server = StrictS3::start();
     let mut rig = Rig::with_s3(&server).await;
-    let keys =
-        StaticKeys { access_key: server.access_key().to_owned(), secret_key: server.secret_key().to_owned() };
-    let options = OpenOptions { s3_keys: Some(keys), ..OpenOptions::default() };
+    let options = OpenOptions { s3_keys: Some(keys_of(&server)), ..OpenOptions::default() };
     server.faults().inject("PUT", "CopyObject", u64::MAX, FaultAction::refuse(403, "AccessDenied"));
     server.faults().inject("PUT", "UploadPartCopy", u64::MAX, FaultAction::refuse(403, "AccessDenied"));
     let report = copied_in_the_store(&mut rig, "s3://bucket/else where", options, server.faults()).await;

@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use stepvault_core::{ErrorKind, Result, StepId};
+use stepvault_core::{Error, ErrorKind, Result, StepId};
 use stepvault_engine::follow::{
-    DurableSteps, FollowedStep, durable_steps, is_final, is_removed, restore_followed,
+    DurableSteps, FollowRequest, FollowedStep, Unfollowed, durable_steps, restore_followed, unfollowed,
 };
 use stepvault_engine::restore::RestoreContext;
+use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_local::follow_directory::FollowDirectory;
 use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::s3::StrictS3;
@@ -26,7 +27,11 @@ struct Follower {
 
 impl Follower {
     fn of(rig: &Rig) -> Self {
-        let context = RestoreContext { vault: None, ..rig.context() };
+        // Nothing remembers what the rig's own vault has seen.
+        let fresh = rig.remotes.iter().zip(&rig.stores).map(|(remote, store)| {
+            RunRemote::new(Arc::clone(store), Arc::clone(&remote.settings), run_name())
+        });
+        let context = RestoreContext { vault: None, remotes: fresh.collect(), ..rig.context() };
         Self { place: tempfile::tempdir().unwrap(), context }
     }
 
@@ -39,11 +44,16 @@ impl Follower {
     }
 
     async fn durable(&self) -> DurableSteps {
-        durable_steps(&self.context.remotes, None).await
+        durable_steps(&self.context.remotes, |_| true).await
+    }
+
+    async fn unfollowed(&self, id: StepId, error: &Error) -> Unfollowed {
+        unfollowed(&self.context.remotes, id, error).await
     }
 
     async fn restore(&self, id: StepId) -> Result<FollowedStep> {
-        restore_followed(&self.context, &self.open(), &run_name(), id, &[]).await
+        let request = FollowRequest { run: run_name(), id, include: Vec::new(), thaw: None };
+        restore_followed(&self.context, &self.open(), request).await
     }
 }
 
@@ -68,9 +78,9 @@ async fn without_a_newer_step_one_list_is_enough() {
     let rig = Rig::with_s3(&server).await;
     rig.push_steps(2).await;
     let remotes = rig.context().remotes;
-    durable_steps(&remotes, None).await;
+    durable_steps(&remotes, |_| true).await;
     server.faults().clear_requests();
-    let durable = durable_steps(&remotes, Some(id(1, 2))).await;
+    let durable = durable_steps(&remotes, |found| found > id(1, 2)).await;
     assert_eq!(durable.ids.len(), 2);
     assert_eq!(server.faults().requests().len(), 1, "{:?}", server.faults().requests());
 }
@@ -98,16 +108,15 @@ async fn a_restore_that_was_cut_off_is_continued_out_of_sight() {
 }
 
 #[tokio::test]
-async fn a_step_that_is_pruned_meanwhile_is_final_and_leaves_nothing() {
+async fn a_step_that_is_pruned_meanwhile_is_removed_and_leaves_nothing() {
     let rig = Rig::with_steps(3).await;
     let follower = Follower::of(&rig);
     let first = id(1, 1);
     assert!(follower.durable().await.ids.contains(&first));
     rig.prune(2).await.unwrap();
     let error = follower.restore(first).await.unwrap_err();
-    assert!(is_final(&error), "{error}");
-    assert!(is_removed(&follower.context.remotes, first).await);
-    assert!(!is_removed(&follower.context.remotes, id(1, 2)).await);
+    assert_eq!(follower.unfollowed(first, &error).await, Unfollowed::Removed, "{error}");
+    assert_eq!(follower.unfollowed(id(1, 2), &error).await, Unfollowed::Unknown);
     assert!(!follower.path().join("000000000001.a1").exists());
 }
 
@@ -119,8 +128,44 @@ async fn a_step_that_is_pruned_while_its_bytes_are_fetched_is_final() {
     std::fs::remove_dir_all(rig.data_of(1)).unwrap();
     let error = follower.restore(id(1, 1)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoneValid, "{error}");
-    assert!(is_final(&error));
+    assert_eq!(follower.unfollowed(id(1, 1), &error).await, Unfollowed::Damaged);
     assert!(!follower.path().join("000000000001.a1").exists());
+}
+
+#[tokio::test]
+async fn a_step_whose_filesystem_was_away_for_a_moment_is_tried_again() {
+    let rig = Rig::with_steps(1).await;
+    let follower = Follower::of(&rig);
+    assert!(follower.durable().await.ids.contains(&id(1, 1)));
+    let (mounted, away) = (rig.remote_root(), rig.directory.path().join("unmounted"));
+    std::fs::rename(&mounted, &away).unwrap();
+    std::fs::create_dir(&mounted).unwrap();
+    let error = follower.restore(id(1, 1)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert_eq!(follower.unfollowed(id(1, 1), &error).await, Unfollowed::Unknown);
+    // A process that has never seen it finds nothing, which proves nothing either.
+    let error = Follower::of(&rig).restore(id(1, 1)).await.unwrap_err();
+    assert_eq!(Follower::of(&rig).unfollowed(id(1, 1), &error).await, Unfollowed::Unknown, "{error}");
+    std::fs::remove_dir(&mounted).unwrap();
+    std::fs::rename(&away, &mounted).unwrap();
+    follower.restore(id(1, 1)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_remote_that_removed_a_step_does_not_make_those_that_have_it_give_it_up() {
+    let mut rig = Rig::with_steps(1).await;
+    let other = rig.directory.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    rig.add("other", &format!("file://{}", other.display()), |remote| remote.required = false, None).await;
+    rig.push_durably(&rig.outputs().join("step_1")).await;
+    rig.remotes.swap(0, 1);
+    rig.stores.swap(0, 1);
+    rig.tombstone(1).await;
+    let follower = Follower::of(&rig);
+    assert!(follower.durable().await.ids.contains(&id(1, 1)));
+    let error = Error::new(ErrorKind::Unreachable, "no answer");
+    assert_eq!(follower.unfollowed(id(1, 1), &error).await, Unfollowed::Unknown);
+    follower.restore(id(1, 1)).await.unwrap();
 }
 
 #[tokio::test]

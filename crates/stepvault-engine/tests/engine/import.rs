@@ -31,7 +31,7 @@ use stepvault_testkit::tree::{files_below, read_tree};
 use crate::harness::{Rig, id, run_name, text};
 use crate::selective::feed;
 
-const OLD: &str = "old/run";
+pub const OLD: &str = "old/run";
 
 /// Writes the files below `root` as a copying tool does: by name, with the times of the upload.
 async fn fill(rig: &Rig, root: &Path, prefix: &str) {
@@ -43,7 +43,7 @@ async fn fill(rig: &Rig, root: &Path, prefix: &str) {
     }
 }
 
-fn request(rig: &Rig, prefix: &str) -> ImportRequest {
+pub fn request(rig: &Rig, prefix: &str) -> ImportRequest {
     let remote = rig.remotes[0].clone();
     let url = format!("{}/{prefix}", remote.settings.url).parse().unwrap();
     ImportRequest {
@@ -55,11 +55,12 @@ fn request(rig: &Rig, prefix: &str) -> ImportRequest {
         profile: None,
         options: FindOptions { quiet_seconds: 30, ..FindOptions::default() },
         attempt: None,
+        trusts_store: false,
     }
 }
 
 /// Later than every file by more than the quiet time.
-fn now() -> Timestamp {
+pub fn now() -> Timestamp {
     let since = std::time::SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     Timestamp::from_seconds(i64::try_from(since.as_secs()).unwrap() + 3600)
 }
@@ -96,14 +97,14 @@ async fn objects(rig: &Rig, prefix: &str) -> BTreeSet<String> {
     rig.remotes[0].list(prefix).await.unwrap().into_iter().map(|object| object.key).collect()
 }
 
-async fn restored(rig: &Rig, step: u64, into: &Path) -> PathBuf {
+pub async fn restored(rig: &Rig, step: u64, into: &Path) -> PathBuf {
     let mut request = RestoreRequest::newest(run_name(), Target::Into(into.to_owned()));
     request.wanted.step = Some(Step::new(step).unwrap());
     restore(&rig.context(), &request).await.unwrap().plan.path
 }
 
 /// The bytes of all files below a directory.
-fn contents(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+pub fn contents(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     read_tree(root).into_iter().map(|(path, (_, bytes))| (path, bytes)).collect()
 }
 

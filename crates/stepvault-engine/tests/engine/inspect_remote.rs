@@ -35,6 +35,10 @@ struct Bucket {
 
 impl Bucket {
     async fn on_s3(server: &StrictS3) -> Self {
+        Self::on_s3_with(server, |_| ()).await
+    }
+
+    async fn on_s3_with(server: &StrictS3, set: fn(&mut RemoteSettings)) -> Self {
         server.create_bucket("bucket");
         let options = OpenOptions {
             s3_keys: Some(StaticKeys {
@@ -43,12 +47,15 @@ impl Bucket {
             }),
             ..OpenOptions::default()
         };
-        Self { store: opened("s3", server.endpoint(), options).await, scheme: "s3" }
+        let mut settings = settings("s3", server.endpoint());
+        set(&mut settings);
+        Self { store: opened(&settings, options).await, scheme: "s3" }
     }
 
     async fn on_gcs(server: &StrictGcs) -> Self {
         server.create_bucket("bucket");
-        Self { store: opened("gs", server.endpoint(), OpenOptions::default()).await, scheme: "gs" }
+        let settings = settings("gs", server.endpoint());
+        Self { store: opened(&settings, OpenOptions::default()).await, scheme: "gs" }
     }
 
     async fn put(&self, key: &str, body: Vec<u8>) {
@@ -86,13 +93,15 @@ impl Bucket {
     }
 }
 
-async fn opened(scheme: &str, endpoint: String, options: OpenOptions) -> Arc<dyn RemoteStore> {
+fn settings(scheme: &str, endpoint: String) -> RemoteSettings {
     let url = format!("{scheme}://bucket").parse().unwrap();
     let mut settings = RemoteSettings::new(RemoteName::new("old").unwrap(), url);
     settings.endpoint = Some(endpoint);
-    settings.stall_timeout_seconds = 2;
-    settings.retry_deadline_seconds = 2;
-    open_with(&settings, Arc::new(SilentObserver), options).await.unwrap()
+    settings
+}
+
+async fn opened(settings: &RemoteSettings, options: OpenOptions) -> Arc<dyn RemoteStore> {
+    open_with(settings, Arc::new(SilentObserver), options).await.unwrap()
 }
 
 fn with_request<T>(deep: Option<&dyn Observer>, act: impl FnOnce(&InspectRequest<'_>) -> T) -> T {
@@ -289,7 +298,7 @@ async fn a_missing_prefix_an_empty_bucket_and_odd_names_are_told() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_read_is_named_and_what_does_not_answer_is_an_outage() {
     let server = StrictS3::start();
-    let bucket = Bucket::on_s3(&server).await;
+    let bucket = Bucket::on_s3_with(&server, |settings| settings.retry_deadline_seconds = 2).await;
     for step in [1, 2] {
         bucket.put(&format!("run/step_{step}/model.safetensors"), safetensors(2, 1 << 20)).await;
     }

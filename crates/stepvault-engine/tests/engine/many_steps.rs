@@ -8,10 +8,13 @@ use stepvault_core::ErrorKind;
 use stepvault_core::commit::Commit;
 use stepvault_core::ids::StepId;
 use stepvault_core::keys::{KeyKind, RunKeys};
+use stepvault_core::records::Claim;
+use stepvault_engine::RunRemote;
+use stepvault_engine::prune::plan_remote;
 use stepvault_engine::push::identify_and_seal;
 use stepvault_engine::tier::catalog::{self, read_commit};
 use stepvault_engine::tier::leases::HeldLease;
-use stepvault_engine::tier::step_state::visible_commits;
+use stepvault_engine::tier::step_state::{visible_and_incomplete, visible_commits};
 use stepvault_testkit::faults::{FaultAction, FaultRule, Faults};
 use stepvault_testkit::objects::StoredObject;
 use stepvault_testkit::s3::StrictS3;
@@ -279,7 +282,7 @@ async fn the_second_listing_reads_no_commit_and_one_that_was_replaced_is_read_ag
     assert_eq!(reads(server.faults()), Vec::<String>::new());
     for (id, found) in &found {
         let read = read_commit(remote, *id).await.unwrap();
-        assert_eq!(found.commit.as_ref().unwrap(), &read);
+        assert_eq!(found.commit.as_deref().unwrap(), &read);
     }
     // Somebody replaces a commit, by one of the same length.
     let replaced = Commit { name: "step_9".to_owned(), ..read_commit(remote, id(1, 2)).await.unwrap() };
@@ -336,4 +339,62 @@ async fn a_prune_reads_the_commits_that_it_relies_on_and_trusts_no_cache() {
         assert_eq!(report.removed, [], "step {kept}");
         assert_eq!(rig.committed().await.len(), 5);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_without_a_vault_reads_each_commit_once_if_it_remembers_them_and_no_more_than_fit() {
+    let server = StrictS3::start();
+    let rig = with_small_steps(&server, 3).await;
+    let place = &rig.remotes[0];
+    let bare = RunRemote::new(place.store.clone(), Arc::clone(&place.settings), run_name());
+    for (max_parts, unknown) in [(0, 3), (1, 2), (3, 0)] {
+        let remote = bare.clone().remembering_commits(max_parts);
+        visible_commits(&remote).await.unwrap();
+        server.faults().clear_requests();
+        let found = visible_commits(&remote).await.unwrap();
+        assert_eq!(reads(server.faults()).len(), unknown, "{max_parts}");
+        let steps = found.values().map(|found| found.commit.as_deref().unwrap().id);
+        assert_eq!(steps.collect::<Vec<_>>(), ids(1..=3));
+    }
+    // One that was replaced is read again.
+    let remote = bare.remembering_commits(3);
+    visible_commits(&remote).await.unwrap();
+    let replaced = Commit { name: "step_9".to_owned(), ..read_commit(&remote, id(1, 2)).await.unwrap() };
+    remote.replace_record(&remote.keys.commit(id(1, 2)), &replaced).await.unwrap();
+    let found = visible_commits(&remote).await.unwrap();
+    assert_eq!(found[&id(1, 2)].commit.as_deref().unwrap().name, "step_9");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_that_takes_every_step_for_sound_reads_nothing_of_a_step() {
+    let server = StrictS3::start();
+    let rig = with_small_steps(&server, 5).await;
+    server.objects().remove(server.objects().keys().iter().find(|key| key.contains("/step_5/")).unwrap());
+    visible_commits(&rig.remotes[0]).await.unwrap();
+    server.faults().clear_requests();
+    let plan = plan_remote(&rig.remote_prune(2), false).await.unwrap();
+    assert_eq!(plan.deletions().len(), 3);
+    assert_eq!(reads(server.faults()), Vec::<String>::new());
+    // The step that lacks a file does not count, if it is looked at.
+    let plan = plan_remote(&rig.remote_prune(2), true).await.unwrap();
+    assert_eq!(plan.deletions().len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_uploads_that_nobody_finished_the_newest_are_looked_at() {
+    let server = StrictS3::start();
+    let rig = with_small_steps(&server, 1).await;
+    let remote = &rig.remotes[0];
+    let (claim, _) = remote.read_record::<Claim>(&remote.keys.claim(id(1, 1))).await.unwrap().unwrap();
+    for step in 2..=301 {
+        let claim = Claim { id: id(1, step), ..claim.clone() };
+        remote.create_record(&remote.keys.claim(id(1, step)), &claim).await.unwrap();
+    }
+    server.faults().clear_requests();
+    let listed = visible_and_incomplete(remote, None).await.unwrap();
+    assert_eq!((listed.ids.len(), listed.incomplete.len(), listed.more_incomplete), (301, 256, 44));
+    assert_eq!(listed.incomplete[0].id, id(1, 46));
+    let asked = server.faults().requests();
+    let claims = asked.iter().filter(|request| request.path.contains("/attempts/")).count();
+    assert_eq!(claims, 256);
 }

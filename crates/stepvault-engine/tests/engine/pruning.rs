@@ -52,8 +52,19 @@ async fn of_two_pruners_the_one_with_the_lower_key_goes_on() {
     leave_lease(&rig, &higher, 120, Duration::ZERO);
     // A reader is no pruner.
     leave_lease(&rig, &keys.lease(id(1, 2), &"0".repeat(32)), 900, Duration::ZERO);
-    let report = rig.prune(1).await.unwrap();
-    assert_eq!(report.removed, [id(1, 1)]);
+    // The other one has looked before this one was there, and works: S7.
+    let (error, message) = text(rig.prune(1).await);
+    assert_eq!(error.kind(), ErrorKind::Held);
+    assert!(message.ends_with(&format!("holder {}", "f".repeat(32))), "{message}");
+    assert_eq!(rig.committed().await.len(), 2);
+    // Or it sees this one, and gives way.
+    let path = rig.remote_root().join(&higher);
+    let gives_way = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        std::fs::remove_file(path).unwrap();
+    };
+    let (report, ()) = tokio::join!(rig.prune(1), gives_way);
+    assert_eq!(report.unwrap().removed, [id(1, 1)]);
 }
 
 #[tokio::test]
@@ -375,7 +386,7 @@ async fn spared_steps_do_not_count_towards_the_most_that_may_be_deleted() {
 async fn a_dry_run_decides_the_same_and_deletes_nothing() {
     let rig = Rig::with_steps(5).await;
     let before = snapshot(&rig.remote_root());
-    let plan = plan_remote(&rig.remote_prune(2)).await.unwrap();
+    let plan = plan_remote(&rig.remote_prune(2), true).await.unwrap();
     assert_eq!(plan.deletions().len(), 3);
     assert_eq!(snapshot(&rig.remote_root()), before);
 }

@@ -1,6 +1,7 @@
 use stepvault_core::ErrorKind;
 use stepvault_core::remote_settings::Transport;
 use stepvault_engine::upload::Uploaded;
+use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::gcs::StrictGcs;
 use stepvault_testkit::s3::StrictS3;
 
@@ -104,6 +105,18 @@ async fn a_bad_part_on_one_remote_comes_from_the_other() {
         .map(|(_, bytes)| *bytes)
         .sum();
     assert_eq!(from_google, 8 << 20, "just the damaged part");
+}
+
+/// L4: one response proves no damage.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_part_that_was_damaged_on_the_way_is_read_again() {
+    let server = StrictS3::start();
+    let mut rig = Rig::with_s3(&server).await;
+    rig.push_steps(2).await;
+    rig.lose_node();
+    server.faults().inject("GET", "step_2/x", 1, FaultAction::FlipBit);
+    let restored = rig.restore().await.unwrap();
+    assert_eq!((restored.plan.id, restored.plan.skipped.len()), (id(1, 2), 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -110,7 +110,7 @@ async fn costs(count: u64) -> Vec<(&'static str, usize, usize)> {
     note("verify");
     rig.gc(Duration::from_secs(3600)).await.unwrap();
     note("gc");
-    plan_remote(&rig.remote_prune(10)).await.unwrap();
+    plan_remote(&rig.remote_prune(10), true).await.unwrap();
     note("plan of a prune");
     assert_eq!(rig.prune(10).await.unwrap().removed.len() as u64, count - 11);
     note("prune");

@@ -12,6 +12,7 @@ use stepvault_engine::push::identify_and_seal;
 use stepvault_engine::restore::{RestoreRequest, plan};
 use stepvault_engine::tier::leases::HeldLease;
 use stepvault_testkit::faults::FaultAction;
+use stepvault_testkit::objects::StoredObject;
 use stepvault_testkit::s3::StrictS3;
 
 use crate::harness::{Rig, id, run_name, text};
@@ -221,7 +222,9 @@ async fn a_tombstone_that_a_store_refuses_to_show_ends_the_prune() {
         // Neither is what its key says.
         let other = table[&at(keys.claim(id(1, 1)))].clone();
         table.insert(at(keys.commit(id(1, 1))), other.clone());
-        table.insert(at(keys.tombstone(id(1, 2))), other);
+        // As one that a gc left that was interrupted.
+        let modified = table[&at(keys.commit(id(1, 2)))].modified + Duration::from_hours(1);
+        table.insert(at(keys.tombstone(id(1, 2))), StoredObject { modified, ..other });
     });
     let action = FaultAction::refuse(403, "AccessDenied");
     server.faults().inject("GET", &keys.tombstone(id(1, 2)), u64::MAX, action);

@@ -14,6 +14,10 @@ pub enum Role {
     KeepsNothing,
     /// Deletes orphans.
     Gc,
+    /// Copies steps from one store to another.
+    Copier,
+    /// Restores each new step into a directory of its own.
+    Follower,
     Restorer,
     Pinner,
     /// The author of objects that existed before, and of changes by others.

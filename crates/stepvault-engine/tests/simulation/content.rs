@@ -57,5 +57,5 @@ pub fn of_directory(root: &Path) -> Content {
 /// Returns the contents of a step according to its manifests.
 pub fn of_manifests<'a>(manifests: impl IntoIterator<Item = &'a PartManifest>) -> Content {
     let files = manifests.into_iter().flat_map(|manifest| &manifest.files);
-    files.map(|file| (file.path.to_string(), (file.size_bytes, file.crc32c))).collect()
+    files.map(|file| (file.path.to_string(), (file.size_bytes, file.digest().unwrap().crc32c))).collect()
 }

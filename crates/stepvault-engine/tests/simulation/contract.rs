@@ -28,6 +28,7 @@ fn the_store_of_the_simulation_keeps_the_contract_of_every_store() {
             actor: Actor::somebody(),
             url: "memory://store-0".to_owned(),
             bug: None,
+            copies_from: None,
             held: Arc::default(),
             forgotten: Arc::default(),
         };

@@ -42,6 +42,15 @@ fn copy_disk(from: &Path, to: &Path) {
 
 impl World {
     pub async fn something_happens(&mut self) {
+        if self.fed.is_some() && self.numbers.u32(0..12) == 0 {
+            return self.copy_somewhere();
+        }
+        if self.numbers.u32(0..25) == 0 {
+            return self.follow_somewhere();
+        }
+        if self.are_filesystems && self.numbers.u32(0..200) == 0 {
+            return self.filesystem_is_unmounted();
+        }
         match self.numbers.u32(0..100) {
             0..28 => self.save(),
             28..31 => self.somebody_touches_a_step(),
@@ -64,16 +73,15 @@ impl World {
             97..98 => self.store_is_away_at_a_save(),
             98..99 if self.numbers.bool() => self.disk_is_copied(),
             98..99 => self.store_is_copied(),
-            _ => match self.numbers.u32(0..4) {
+            _ => match self.numbers.u32(0..3) {
                 0 => self.replace_node(),
                 1 => self.another_job_begins(),
-                2 => self.machine_is_cloned(),
-                _ => self.filesystem_is_unmounted(),
+                _ => self.machine_is_cloned(),
             },
         }
     }
 
-    fn any_site(&mut self, wanted: impl Fn(&crate::world::Site) -> bool) -> Option<usize> {
+    pub fn any_site(&mut self, wanted: impl Fn(&crate::world::Site) -> bool) -> Option<usize> {
         let sites: Vec<usize> = (0..self.sites.len()).filter(|index| wanted(&self.sites[*index])).collect();
         self.numbers.choice(sites)
     }
@@ -215,7 +223,7 @@ impl World {
         });
     }
 
-    fn prune_on(&mut self, run: usize, store: usize) {
+    pub fn prune_on(&mut self, run: usize, store: usize) {
         let machine = self.any_machine();
         let work = self.prune(&machine, run, store, Role::Pruner);
         self.operate(&machine, async move {
@@ -307,7 +315,7 @@ impl World {
         let run = site.run;
         let context = RestoreContext {
             vault: Some(Vault::open_or_create(&site.directory.join("vault")).unwrap()),
-            remotes: self.remotes_in(&weather, &machine, &actor, run),
+            remotes: self.uploaded(self.remotes_in(&weather, &machine, &actor, run)),
             sync: RestoreSync::Full,
             budget: MemoryBudget::new(0),
             observer: Arc::clone(&self.observer),
@@ -366,6 +374,7 @@ impl World {
         put_by_somebody(&self.clouds[store], &key, b"{");
         let since = (key, self.trace.elapsed());
         self.judge.lock().unwrap().unreadable(store, run, Some(since));
+        self.after(1_000..120_000, Later::Prune { store, run });
         self.after(60_000..3_600_000, Later::Readable { store, run });
     }
 
@@ -522,13 +531,13 @@ impl World {
     /// the store cannot detect this: for it, no store exists.
     fn filesystem_is_unmounted(&mut self) {
         let store = self.numbers.usize(0..self.clouds.len());
-        let remembers = |site: &crate::world::Site| {
-            let run = &self.runs[site.run];
-            let note = format!("remote-store-{store}");
-            let vault = Vault::open(&site.directory.join("vault")).unwrap();
-            vault.is_some_and(|vault| vault.note_keys(run).unwrap().contains(&note))
+        let is_remembered = if store < self.uploaded_to {
+            let mut sites = self.sites.iter();
+            sites.all(|site| self.remembers(&site.directory.join("vault"), site.run, store))
+        } else {
+            self.copied_with.iter().all(|(vault, run)| self.remembers(vault, *run, store))
         };
-        if !self.are_filesystems || !self.clouds[store].is_mounted() || !self.sites.iter().all(remembers) {
+        if !self.clouds[store].is_mounted() || !is_remembered {
             return;
         }
         self.trace.note("world", format_args!("store {store} is unmounted"));
@@ -537,6 +546,13 @@ impl World {
         self.after(2_000..1_800_000, Later::Mount(store));
         self.save();
         self.evict();
+    }
+
+    /// Returns whether a vault has seen the marker of a run on a store.
+    pub fn remembers(&self, vault: &Path, run: usize, store: usize) -> bool {
+        let note = format!("remote-store-{store}");
+        let vault = Vault::open(vault).unwrap();
+        vault.is_some_and(|vault| vault.note_keys(&self.runs[run]).unwrap().contains(&note))
     }
 
     /// Starts an operation on a machine.
@@ -588,12 +604,15 @@ impl World {
         } else {
             self.keep()
         };
+        let mut remotes = self.remotes(machine, &actor, run);
+        let fed = self.fed.as_ref().filter(|fed| fed.selection.is_some() && store == 0);
+        let selective = fed.filter(|_| self.bug != Some(Bug::OverlooksAwaited));
         let prune = RemotePrune {
-            remote: self.remotes(machine, &actor, run).swap_remove(store),
+            selective: selective.map(|fed| remotes[fed.store].clone()).into_iter().collect(),
+            remote: remotes.swap_remove(store),
             rules,
             manages_imported: false,
             maximum_deletions: (self.bug == Some(Bug::NeverPrunes)).then_some(0),
-            selective: Vec::new(),
             pinned_elsewhere: BTreeSet::new(),
             observer: Arc::clone(&self.observer),
         };

@@ -3,6 +3,8 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::actor::Role;
 
 /// The course of a request.
@@ -20,6 +22,8 @@ pub enum Course {
 }
 
 /// The fate of one request.
+// Independent faults of one request.
+#[allow(clippy::struct_excessive_bools)]
 #[derive(Debug, Clone, Copy)]
 pub struct Fate {
     pub before: Duration,
@@ -31,6 +35,8 @@ pub struct Fate {
     pub breaks_off: bool,
     /// Whether an object that is read seems not to be there, although it is.
     pub denies: bool,
+    /// Whether a bit of the body flips on the way.
+    pub damages: bool,
     /// How long the sender waits for a response that does not come, or that drips.
     pub stall: Duration,
 }
@@ -47,6 +53,8 @@ pub struct Rates {
 /// How long a sender waits for a response: one that does not come, and one that drips until it is below the floor of
 /// rates.
 const STALLS: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(100)];
+/// For so long after a damaged body, no other is damaged: two in a row would be no accident.
+const UNDAMAGED: Duration = Duration::from_mins(10);
 /// The maximum time that a request is under way.
 pub const LONGEST_WAY_SECONDS: u64 = 8;
 
@@ -62,6 +70,8 @@ struct State {
     numbers: fastrand::Rng,
     rates: Rates,
     holds: Vec<Hold>,
+    /// From when on a body may be damaged again.
+    damages_from: Option<Instant>,
 }
 
 /// Delays the next object that such a process creates.
@@ -78,7 +88,7 @@ impl Weather {
         let rates =
             Rates { wrong: [0, 10, 60, 200][numbers.usize(0..4)], slow: [0, 20, 100][numbers.usize(0..3)] };
         let page = [3, 20, 1000][numbers.usize(0..3)];
-        Self { state: Mutex::new(State { numbers, rates, holds: Vec::new() }), page }
+        Self { state: Mutex::new(State { numbers, rates, holds: Vec::new(), damages_from: None }), page }
     }
 
     /// Returns a network in which every request arrives soon.
@@ -97,10 +107,15 @@ impl Weather {
         self.state.lock().unwrap().holds.push(hold);
     }
 
+    /// A body was damaged: the next ones are not.
+    pub fn damaged(&self) {
+        self.state.lock().unwrap().damages_from = Some(Instant::now() + UNDAMAGED);
+    }
+
     /// Returns the fate of a request; `key` is that of the object that it creates, if any.
     pub fn fate(&self, role: Role, key: &str) -> Fate {
         let mut state = self.state.lock().unwrap();
-        let State { numbers, rates, holds } = &mut *state;
+        let State { numbers, rates, holds, damages_from } = &mut *state;
         let way = |numbers: &mut fastrand::Rng| {
             if numbers.u32(0..1000) < rates.slow {
                 Duration::from_millis(numbers.u64(500..LONGEST_WAY_SECONDS * 500))
@@ -128,6 +143,8 @@ impl Weather {
             outlives_its_sender: numbers.bool(),
             breaks_off: numbers.u32(0..1000) < rates.wrong,
             denies: numbers.u32(0..1000) < rates.wrong,
+            damages: numbers.u32(0..1000) < rates.wrong
+                && damages_from.is_none_or(|from| Instant::now() >= from),
             stall: STALLS[usize::from(numbers.u32(0..10) == 0)],
         }
     }

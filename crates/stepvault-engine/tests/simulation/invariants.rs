@@ -1,6 +1,8 @@
 //! The promises, each as a named check. Promises about the store are checked at every change to it, the others when a
 //! process reports what it was told or got. The checks never call the engine: they read the contents of the store.
 
+mod copies;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
@@ -20,6 +22,7 @@ use stepvault_local::vault::Vault;
 use crate::actor::{Actor, Role};
 use crate::content::{self, Content};
 use crate::store::{Cloud, Object};
+use crate::world::Fed;
 
 /// A step of one of the runs, by the run's index.
 pub type Name = (usize, StepId);
@@ -28,7 +31,7 @@ type Objects = BTreeMap<String, Object>;
 /// A promise that was broken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// Its name: `S1` to `S9`, `L1` to `L4`.
+    /// Its name: `S1` to `S10`, `L1` to `L4`.
     pub promise: &'static str,
     pub text: String,
 }
@@ -102,6 +105,14 @@ pub struct Judge {
     pub acknowledged: BTreeMap<(usize, Name), Content>,
     /// The saves of each run, in order.
     saves: BTreeMap<usize, BTreeMap<u64, Content>>,
+    /// The store that gets its steps from store 0.
+    pub fed: Option<Fed>,
+    /// The steps that followers have finished, by run.
+    pub followed: BTreeSet<(usize, StepId)>,
+    /// Every commit that any agent made: a copy has no other.
+    commits: BTreeSet<(Name, Sha256Digest)>,
+    /// Whether the store that gets copies has gone back in time: what was removed because it had it may be missing there.
+    copies_are_lost: bool,
     /// Runs whose saves cannot be ordered by times or launches.
     untimed: BTreeSet<usize>,
     violation: Option<Violation>,
@@ -149,6 +160,7 @@ impl Judge {
     pub fn goes_back(&mut self, store: usize, facts: StoreFacts) {
         self.acknowledged.retain(|(at, name), _| *at != store || facts.ever.contains_key(name));
         self.stores[store] = facts;
+        self.copies_are_lost |= self.fed.as_ref().is_some_and(|fed| fed.store == store);
     }
 
     /// A vault takes a step for durable on a store: it must be there, unless it was removed.
@@ -217,6 +229,11 @@ impl Judge {
             Err(_) if self.stores[store].tombstones.contains_key(&name) => return,
             Err(why) => return self.broken("S2", format!("{text} was committed by {actor}: {why}")),
         };
+        if actor.role != Role::Copier {
+            self.commits.insert((name, digest));
+        } else if !self.commits.contains(&(name, digest)) {
+            self.broken("S3", format!("{text} was copied, and no other store ever had it so"));
+        }
         // Neither does one that came after the tombstone of a gc run, which had seen the step without a commit twice: nobody
         // ever sees it, and its writer finds the tombstone before it says that the step is durable.
         let tombstone = self.stores[store].tombstones.get(&name);
@@ -258,8 +275,8 @@ impl Judge {
         for file in manifests.iter().flat_map(|manifest| &manifest.files) {
             let key = keys.data(&commit.name, commit.id, &file.path).map_err(|error| error.to_string())?;
             let object = objects.get(&key).ok_or(format!("{key} is missing"))?;
-            let found = content::digest(file.content.algorithm(), &object.bytes);
-            if found != file.digest() {
+            let found = content::digest(file.algorithm(), &object.bytes);
+            if Some(found) != file.digest() {
                 return Err(format!("{key} holds other bytes than recorded"));
             }
             references.insert(key);
@@ -374,6 +391,7 @@ impl Judge {
         match self.whole(name, &commit.bytes, objects) {
             Ok((references, content)) => {
                 let (digest, facts) = (Sha256Digest::of(&commit.bytes), &mut self.stores[store]);
+                self.commits.insert((name, digest));
                 // A commit that came after the tombstone did not count until now.
                 facts.ever.entry(name).or_insert((digest, content, commit.version));
                 facts.commits.insert(name, VisibleCommit { references });
@@ -447,6 +465,9 @@ impl Judge {
         }
         facts.retired.insert(name);
         let by_gc = tombstoned.by == Role::Gc;
+        if store == 0 && !by_gc && self.is_owed_to_fed(name) {
+            return self.broken("S4", format!("{actor} removed {text}, which waits to be copied"));
+        }
         let visible = self.visible(store, name.0);
         let later: BTreeSet<StepId> = visible.range(name.1..).map(|(id, _)| id.first_revision()).collect();
         let newer = later.len();
@@ -667,6 +688,16 @@ impl Judge {
             self.broken("S1", format!("{text} was restored with other bytes than acknowledged"));
         } else {
             self.broken("S3", format!("{text} was restored as a mixture"));
+        }
+    }
+
+    /// The command of a follower has run for a step.
+    pub fn saw_followed(&mut self, (run, id): Name, each: bool, actor: &Actor) {
+        let of_run = self.followed.iter().filter(|(of, _)| *of == run);
+        let newest = of_run.map(|(_, id)| *id).max();
+        let is_new = self.followed.insert((run, id));
+        if !is_new || !each && newest > Some(id) {
+            self.broken("S10", format!("{actor} followed {id} of run {run} after {newest:?}"));
         }
     }
 

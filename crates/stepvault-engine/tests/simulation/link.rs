@@ -30,6 +30,8 @@ pub struct Link {
     pub actor: Actor,
     pub url: String,
     pub bug: Option<Bug>,
+    /// The store whose objects it copies, if that is another one.
+    pub copies_from: Option<Arc<Cloud>>,
     /// Deletions that a planted bug delays.
     pub held: Arc<Mutex<Vec<String>>>,
     /// Objects that a planted bug dropped, as they are reported.
@@ -122,6 +124,7 @@ impl RemoteStore for Link {
             creates_atomically: true,
             multipart_is_create_only: true,
             streams_bodies: false,
+            checks_sha256_alone: false,
             deletes_in_batches: false,
             lists_pending_uploads: true,
             copies: true,
@@ -211,11 +214,18 @@ impl RemoteStore for Link {
         }
         let fate = self.weather.fate(self.actor.role, "");
         let breaks_off = fate.breaks_off;
+        let is_data = !key.contains("/.stepvault/");
         let mut bytes = self
             .ask("", move |cloud, actor| {
                 if fate.denies { cloud.deny(actor, &key) } else { cloud.read(actor, &key, range.clone()) }
             })
             .await?;
+        if fate.damages && is_data && !bytes.is_empty() {
+            self.weather.damaged();
+            let mut damaged = bytes.to_vec();
+            damaged[0] ^= 1;
+            bytes = damaged.into();
+        }
         let mut pieces = Vec::new();
         if breaks_off {
             bytes.truncate(bytes.len() / 2);
@@ -268,9 +278,14 @@ impl RemoteStore for Link {
     }
 
     async fn copy(&self, from: &str, to: &str) -> Result<Created> {
-        let (from, to) = (from.to_owned(), to.to_owned());
-        self.ask("", move |cloud, actor| cloud.copy(actor, &from, &to)).await
+        let (from, to, other) = (from.to_owned(), to.to_owned(), self.copies_from.clone());
+        self.ask("", move |cloud, actor| {
+            let object = other.as_deref().unwrap_or(cloud).object(&from)?;
+            Ok(cloud.put_copy(actor, &from, &to, object))
+        })
+        .await
     }
+
     async fn copy_part(
         &self,
         from: &str,

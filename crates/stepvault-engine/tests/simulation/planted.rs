@@ -44,10 +44,26 @@ pub enum Bug {
     ChangesBeginAttempts,
     /// An agent believes for ever what its vault has recorded of a store.
     NeverCompares,
+    /// A copy commits a step before its last file has arrived.
+    CopiesTooSoon,
+    /// A copier does not see that a name is already used.
+    CopiesRemoved,
+    /// A pruner does not see what a selective store waits for.
+    OverlooksAwaited,
+    /// A follower that starts again has forgotten what it finished.
+    FollowsAgain,
+    /// A follower takes what any store has.
+    FollowsTooSoon,
+    /// A follower also takes steps that a later attempt has left behind.
+    FollowsAbandoned,
+    /// A follower places what the responses hold, without comparing digests.
+    FollowsUnverified,
+    /// A follower takes each step that is older than a finished one for finished.
+    FollowsNoneLate,
 }
 
 /// Each bug and the promise that it breaks.
-pub const BUGS: [(Bug, &str); 17] = [
+pub const BUGS: [(Bug, &str); 25] = [
     (Bug::AcknowledgesFailures, "S1"),
     (Bug::ForgetsData, "S2"),
     (Bug::OverlooksUnmounting, "S1"),
@@ -65,6 +81,14 @@ pub const BUGS: [(Bug, &str); 17] = [
     (Bug::CommitsAlone, "S3"),
     (Bug::ChangesBeginAttempts, "L4"),
     (Bug::NeverCompares, "S1"),
+    (Bug::CopiesTooSoon, "S2"),
+    (Bug::CopiesRemoved, "S9"),
+    (Bug::OverlooksAwaited, "S4"),
+    (Bug::FollowsAgain, "S10"),
+    (Bug::FollowsTooSoon, "S10"),
+    (Bug::FollowsAbandoned, "S10"),
+    (Bug::FollowsUnverified, "S1"),
+    (Bug::FollowsNoneLate, "L4"),
 ];
 
 /// The number of the unreadable commit: no trainer writes a step of this number.
@@ -75,10 +99,8 @@ impl Bug {
     pub fn hides(self, role: Role, key: &str) -> bool {
         match self {
             Self::OverlooksPins => role == Role::Pruner && key.contains("/.stepvault/pins/"),
-            Self::OverlooksTombstones => {
-                role == Role::Agent
-                    && (key.contains("/.stepvault/tombstones/") || key.contains("/.stepvault/retired/"))
-            }
+            Self::OverlooksTombstones => role == Role::Agent && is_of_removal(key),
+            Self::CopiesRemoved => role == Role::Copier && is_of_removal(key),
             Self::LosesListings => role == Role::Restorer && key.contains("/.stepvault/commits/"),
             Self::OverlooksUnreadable => {
                 matches!(role, Role::Pruner | Role::Gc)
@@ -90,7 +112,12 @@ impl Bug {
 
     /// Returns whether a write is dropped but reported as done.
     pub fn forgets(self, role: Role, key: &str) -> bool {
-        self == Self::ForgetsData && role == Role::Agent && key.ends_with("/model.bin")
+        let forgetful = match self {
+            Self::ForgetsData => Some(Role::Agent),
+            Self::CopiesTooSoon => Some(Role::Copier),
+            _ => None,
+        };
+        forgetful == Some(role) && key.ends_with("/model.bin")
     }
 
     /// Returns what is deleted instead of `keys`, in this order.
@@ -105,6 +132,11 @@ impl Bug {
         }
         keys.into_iter().chain(held.drain(..)).collect()
     }
+}
+
+/// Returns whether an object says that a name is used up.
+fn is_of_removal(key: &str) -> bool {
+    key.contains("/.stepvault/tombstones/") || key.contains("/.stepvault/retired/")
 }
 
 /// Returns what is reported of an object that was dropped.

@@ -120,12 +120,13 @@ fn every_promise_holds_under_every_seed() {
         total.newest_looked_for,
         total.overwritten,
         total.touched,
+        total.copied,
+        total.followed,
     ];
     let least = usize::try_from(seeds).unwrap() / 10;
     assert!(counts.iter().all(|count| *count >= least), "{total:?}");
     let rare = [
         total.foreign_jobs,
-        total.unmounted,
         total.epilogs,
         total.gone_back,
         total.cloned,
@@ -133,6 +134,7 @@ fn every_promise_holds_under_every_seed() {
         total.appeared,
     ];
     assert!(rare.iter().all(|count| *count >= least / 10), "{total:?}");
+    assert!(total.unmounted >= least / 20, "{total:?}");
 }
 
 #[test]
@@ -152,7 +154,9 @@ fn a_seed_is_replayed_exactly() {
 #[test]
 fn each_planted_bug_is_found_by_the_check_of_its_promise() {
     let mut wrong = Vec::new();
-    for (bug, promise) in BUGS {
+    let one = std::env::var("STEPVAULT_SIMULATION_BUG").ok();
+    let is_wanted = |bug: Bug| one.as_ref().is_none_or(|one| *one == format!("{bug:?}"));
+    for (bug, promise) in BUGS.into_iter().filter(|(bug, _)| is_wanted(*bug)) {
         let found = (0..SEEDS_FOR_A_BUG).find_map(|seed| {
             let violation = simulate(seed, Some(bug)).violation?;
             Some((seed, violation))

@@ -42,6 +42,12 @@ impl World {
         }
         self.staged_steps_come_through().await;
         if self.violation().is_none() {
+            self.copies_come_through().await;
+        }
+        if self.violation().is_none() {
+            self.followers_come_through().await;
+        }
+        if self.violation().is_none() {
             self.retention_deletes().await;
         }
         if self.violation().is_none() {
@@ -52,7 +58,7 @@ impl World {
         }
     }
 
-    fn broken(&self, promise: &'static str, text: impl Into<String>) {
+    pub fn broken(&self, promise: &'static str, text: impl Into<String>) {
         self.judge.lock().unwrap().broken(promise, text);
     }
 
@@ -98,7 +104,7 @@ impl World {
                 continue;
             };
             let actor = crate::actor::Actor::somebody();
-            let remotes = self.remotes(&site.machine, &actor, site.run);
+            let remotes = self.uploaded(self.remotes(&site.machine, &actor, site.run));
             let failed = site.shared.failed.lock().unwrap().clone();
             self.tally.lock().unwrap().failed += failed.len();
             for step in vault.steps(run).unwrap().steps {
@@ -175,7 +181,9 @@ impl World {
             kept.extend(ids.iter().filter(|id| id.is_revision_of(*step)));
             places -= u32::from(!is_left_behind(step));
         }
-        let keys = &self.judge.lock().unwrap().runs[run];
+        let judge = self.judge.lock().unwrap();
+        kept.extend(ids.iter().filter(|id| store == 0 && judge.awaits((run, **id))));
+        let keys = &judge.runs[run];
         let pinned = self.clouds[store].objects().into_keys().filter_map(|key| {
             let KeyKind::Pin(id) = keys.classify(&key)? else {
                 return None;

@@ -365,15 +365,20 @@ impl Cloud {
         Ok(object.bytes.slice(range))
     }
 
-    pub fn copy(&self, actor: &Actor, from: &str, to: &str) -> Result<Created> {
+    /// Returns an object, for a copy of it.
+    pub fn object(&self, key: &str) -> Result<Object> {
+        self.state.lock().unwrap().objects.get(key).cloned().ok_or_else(|| missing(key))
+    }
+
+    /// Puts a copy of an object at a key, if that is unused.
+    pub fn put_copy(&self, actor: &Actor, from: &str, to: &str, object: Object) -> Created {
         let mut state = self.state.lock().unwrap();
-        let object = state.objects.get(from).cloned().ok_or_else(|| missing(from))?;
         if state.objects.contains_key(to) {
-            return Ok(Created::Exists);
+            return Created::Exists;
         }
         let copy = self.put(&mut state, actor, to, object.bytes, object.checksum);
         self.note(actor, &format!("copy {from} to {to}"));
-        Ok(Created::Written(head(to, &copy)))
+        Created::Written(head(to, &copy))
     }
 }
 

@@ -120,7 +120,7 @@ impl World {
         let machine = Arc::clone(&self.sites[site].machine);
         let run = self.sites[site].run;
         let actor = self.process(&machine, Role::Restorer);
-        let remotes = self.remotes(&machine, &actor, run);
+        let remotes = self.uploaded(self.remotes(&machine, &actor, run));
         let directory = self.root.path().join(format!("restored-{}", actor.process));
         let vault = self.sites[site].directory.join("vault");
         let together =

@@ -1,6 +1,6 @@
 //! The world of one seed: machines, stores, and a sequence of events until everything settles.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,11 +13,12 @@ use stepvault_core::launch::LaunchName;
 use stepvault_core::nodes::{NodePlace, NodeSet, Writer};
 use stepvault_core::observe::{Observer, SilentObserver};
 use stepvault_core::remote_settings::RemoteSettings;
-use stepvault_core::retention::KeepRules;
+use stepvault_core::retention::{KeepRules, Selection};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_remote::open::decorate;
 use stepvault_remote::retry::RetryPolicy;
+use stepvault_remote::store::RemoteStore;
 use tokio::time::sleep;
 
 use crate::actor::{Actor, Role};
@@ -66,6 +67,14 @@ pub struct Team {
     pub epilog: Option<UnderWay>,
 }
 
+/// The store that nothing is uploaded to: steps of store 0 are copied there.
+#[derive(Debug, Clone)]
+pub struct Fed {
+    pub store: usize,
+    /// Which steps it gets, without being asked for; without it, those that somebody copies by hand.
+    pub selection: Option<Selection>,
+}
+
 /// An event at a later time.
 #[derive(Debug, Clone)]
 pub enum Later {
@@ -97,6 +106,11 @@ pub enum Later {
         store: usize,
         run: usize,
     },
+    Prune {
+        store: usize,
+        run: usize,
+    },
+    Copy,
     SavePart(PartOfSave),
     TeamRestart {
         team: usize,
@@ -155,6 +169,10 @@ pub struct Tally {
     pub stores_gone_back: usize,
     /// The number of stores that appeared only after the first start.
     pub appeared: usize,
+    /// The number of steps that were copied to another store.
+    pub copied: usize,
+    /// The number of steps that were followed.
+    pub followed: usize,
 }
 
 impl Tally {
@@ -179,6 +197,8 @@ impl Tally {
         self.cloned += other.cloned;
         self.stores_gone_back += other.stores_gone_back;
         self.appeared += other.appeared;
+        self.copied += other.copied;
+        self.followed += other.followed;
     }
 }
 
@@ -189,6 +209,14 @@ pub struct World {
     pub trace: Arc<Trace>,
     pub judge: Arc<Mutex<Judge>>,
     pub clouds: Vec<Arc<Cloud>>,
+    /// The number of stores that agents upload to: the first ones.
+    pub uploaded_to: usize,
+    pub fed: Option<Fed>,
+    /// The vaults that were used to copy a run.
+    pub copied_with: BTreeSet<(PathBuf, usize)>,
+    /// Whether followers follow each step, and how many they keep.
+    pub follows_each: bool,
+    pub keep_followed: usize,
     pub required: Vec<bool>,
     /// Whether its stores are directories on filesystems that may not be mounted.
     pub are_filesystems: bool,
@@ -239,11 +267,18 @@ impl World {
         let run_count = numbers.usize(1..=2);
         let runs: Vec<RunName> =
             (0..run_count).map(|run| RunName::new(format!("run-{run}/checkpoints")).unwrap()).collect();
-        let store_count = if numbers.u32(0..10) < 3 { 2 } else { 1 };
+        let (uploaded_to, is_fed) = match numbers.u32(0..10) {
+            0..2 => (2, false),
+            2..6 => (1, true),
+            _ => (1, false),
+        };
+        let store_count = uploaded_to + usize::from(is_fed);
+        let fed = is_fed.then(|| Fed { store: uploaded_to, selection: any_selection(&mut numbers) });
         let keep_last = numbers.u32(1..=3);
         let grace = Duration::from_secs([1_800, 3_600][numbers.usize(0..2)]);
         let keys = runs.iter().cloned().map(RunKeys::new).collect();
-        let judge = Judge::new(keys, store_count, keep_last as usize, grace);
+        let mut judge = Judge::new(keys, store_count, keep_last as usize, grace);
+        judge.fed.clone_from(&fed);
         let judge = Arc::new(Mutex::new(judge));
         let clouds = (0..store_count)
             .map(|index| {
@@ -258,6 +293,11 @@ impl World {
             trace,
             judge,
             clouds,
+            uploaded_to,
+            fed,
+            copied_with: BTreeSet::new(),
+            follows_each: numbers.bool(),
+            keep_followed: numbers.usize(1..=3),
             required: (0..store_count).map(|store| store == 0 || numbers.bool()).collect(),
             are_filesystems: numbers.bool(),
             weather,
@@ -415,7 +455,7 @@ impl World {
     pub fn start_agent_as(&mut self, index: usize, is_epilog: bool) {
         let machine = Arc::clone(&self.sites[index].machine);
         let actor = self.process(&machine, Role::Agent);
-        let remotes = self.remotes(&machine, &actor, self.sites[index].run);
+        let remotes = self.uploaded(self.remotes(&machine, &actor, self.sites[index].run));
         let (writer, launch_since) = (self.writer(index), self.clock(&machine));
         let site = &mut self.sites[index];
         // Nobody trains during an epilog.
@@ -465,38 +505,51 @@ impl World {
         actor: &Actor,
         run: usize,
     ) -> Vec<RunRemote> {
-        let stores = self.clouds.iter().zip(&self.required);
-        stores
-            .map(|(cloud, required)| {
-                let url = if self.are_filesystems {
-                    format!("file:///store-{}", cloud.index)
-                } else {
-                    format!("memory://store-{}", cloud.index)
-                };
-                let name = RemoteName::new(format!("store-{}", cloud.index)).unwrap();
-                let mut settings = RemoteSettings::new(name, url.parse().unwrap());
-                settings.required = *required;
-                settings.retry_deadline_seconds = 60;
-                settings.max_concurrent_requests = self.concurrency;
-                let link = Link {
-                    cloud: Arc::clone(cloud),
-                    weather: Arc::clone(weather),
-                    machine: Arc::clone(machine),
-                    actor: actor.clone(),
-                    url,
-                    bug: self.bug,
-                    held: Arc::default(),
-                    forgotten: Arc::default(),
-                };
-                let store = decorate(
-                    Arc::new(link),
-                    &settings,
-                    RetryPolicy::of(&settings, false),
-                    Arc::clone(&self.observer),
-                );
-                RunRemote::new(store, Arc::new(settings), self.runs[run].clone())
-            })
-            .collect()
+        let remote = |store| {
+            let settings = self.settings(store);
+            let link = self.link(store, weather, machine, actor);
+            RunRemote::new(self.decorated(link, &settings), Arc::new(settings), self.runs[run].clone())
+        };
+        (0..self.clouds.len()).map(remote).collect()
+    }
+
+    /// Leaves those of the remotes that agents upload to.
+    pub fn uploaded(&self, mut remotes: Vec<RunRemote>) -> Vec<RunRemote> {
+        remotes.truncate(self.uploaded_to);
+        remotes
+    }
+
+    pub fn settings(&self, store: usize) -> RemoteSettings {
+        let scheme = if self.are_filesystems { "file:///" } else { "memory://" };
+        let url = format!("{scheme}store-{store}");
+        let mut settings = RemoteSettings::new(store_name(store), url.parse().unwrap());
+        settings.required = self.required[store];
+        settings.retry_deadline_seconds = 60;
+        settings.max_concurrent_requests = self.concurrency;
+        let fed = self.fed.as_ref().filter(|fed| fed.store == store);
+        settings.selection = fed.and_then(|fed| fed.selection.clone());
+        settings
+    }
+
+    pub fn link(&self, store: usize, weather: &Arc<Weather>, machine: &Arc<Machine>, actor: &Actor) -> Link {
+        let scheme = if self.are_filesystems { "file:///" } else { "memory://" };
+        Link {
+            cloud: Arc::clone(&self.clouds[store]),
+            weather: Arc::clone(weather),
+            machine: Arc::clone(machine),
+            actor: actor.clone(),
+            url: format!("{scheme}store-{store}"),
+            bug: self.bug,
+            copies_from: None,
+            held: Arc::default(),
+            forgotten: Arc::default(),
+        }
+    }
+
+    /// Returns a store with the real retries.
+    pub fn decorated(&self, link: Link, settings: &RemoteSettings) -> Arc<dyn RemoteStore> {
+        let policy = RetryPolicy::of(settings, false);
+        decorate(Arc::new(link), settings, policy, Arc::clone(&self.observer))
     }
 
     pub fn keep(&self) -> KeepRules {
@@ -606,6 +659,8 @@ impl World {
                 machine.freeze();
             }
             Later::Gc { store, run } => self.gc_from_elsewhere(run, store),
+            Later::Prune { store, run } => self.prune_on(run, store),
+            Later::Copy => self.copy_somewhere(),
             Later::SavePart(part) => self.save_part(&part),
             Later::TeamRestart { team, lost } => self.restart_team(team, lost).await,
             Later::TeamStart { team, lost } => self.start_team(team, lost).await,
@@ -617,6 +672,21 @@ impl World {
         let stores = self.clouds.iter();
         stores.map(|cloud| (cloud.index, cloud.objects().into_keys().collect())).collect()
     }
+}
+
+fn store_name(store: usize) -> RemoteName {
+    RemoteName::new(format!("store-{store}")).unwrap()
+}
+
+/// Returns what a selective store gets, or nothing for a store that is filled by hand.
+fn any_selection(numbers: &mut fastrand::Rng) -> Option<Selection> {
+    let every_steps = [None, Some(20), Some(20), Some(30)][numbers.usize(0..4)]?;
+    Some(Selection {
+        from: store_name(0),
+        rules: KeepRules { every_steps: Some(every_steps), ..KeepRules::default() },
+        includes_newest: false,
+        after_seconds: 0,
+    })
 }
 
 /// Returns a directory in memory rather than on disk if possible: power cuts of the machine that runs the tests are

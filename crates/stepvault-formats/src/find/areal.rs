@@ -98,26 +98,22 @@ pub(super) fn objections(unit: &Unit<'_>) -> Vec<String> {
     if unit.step.is_none() {
         reasons.push(format!("{info}step_info.json names no global_step"));
     }
+    let mut in_order = |early: Option<&&UnitFile>, late: Option<&&UnitFile>, why: &str| {
+        if let (Some(early), Some(late)) = (early, late)
+            && early.mtime > late.mtime
+        {
+            reasons.push(format!("{} was written after {}{why}", early.inside, late.inside));
+        }
+    };
     let newest_weights = weights.iter().max_by_key(|file| file.mtime);
     let oldest_info = infos.iter().min_by_key(|file| file.mtime);
-    if let (Some(newest), Some(oldest)) = (newest_weights, oldest_info)
-        && newest.mtime > oldest.mtime
-    {
-        reasons.push(format!(
-            "{} was written after {}: the weights are newer than the rest of the step",
-            newest.inside, oldest.inside
-        ));
-    }
+    in_order(newest_weights, oldest_info, ": the weights are newer than the rest of the step");
     let last = infos.iter().find(|file| file.inside.ends_with("/dataloader_info.pkl"));
-    let newest_info = infos.iter().max_by_key(|file| file.mtime);
-    if let (Some(last), Some(newest)) = (last, newest_info)
-        && newest.mtime > last.mtime
-    {
-        reasons.push(format!(
-            "{} was written after {}, which each save writes last: a save is in progress",
-            newest.inside, last.inside
-        ));
-    }
+    in_order(
+        infos.iter().max_by_key(|file| file.mtime),
+        last,
+        ", which each save writes last: a save is in progress",
+    );
     for model in &unit.members {
         let below = |file: &&&UnitFile| is_inside(&file.inside, &model.path);
         let mut shards = weights.iter().filter(below);

@@ -86,11 +86,9 @@ impl Machine<'_> {
 
     /// Reads an integer in two's complement, little-endian.
     pub(super) fn long(&mut self) -> Result<(), Fault> {
-        let length = self.operand()?;
-        if length > MAX_NUMBER_BYTES {
-            return self.skip(length);
-        }
-        let bytes = self.cursor.bytes(length)?;
+        let Some(bytes) = self.counted_bytes(MAX_NUMBER_BYTES)? else {
+            return self.push(Value::Scalar);
+        };
         let negative = bytes.last().is_some_and(|byte| byte & 0x80 != 0);
         let fill = if negative { 0xff } else { 0 };
         let mut wide = [fill; 16];
@@ -103,26 +101,28 @@ impl Machine<'_> {
     }
 
     pub(super) fn unicode(&mut self) -> Result<(), Fault> {
-        let length = self.operand()?;
-        if length > MAX_TEXT_BYTES {
-            return self.skip(length);
-        }
-        let bytes = self.cursor.bytes(length)?;
+        let text = self.counted_bytes(MAX_TEXT_BYTES)?;
         // Python writes lone surrogates as they are: they are no UTF-8, and no fault.
         let surrogate = |pair: &[u8]| matches!(pair, [0xed, 0xa0..=0xbf]);
-        if str::from_utf8(&bytes).is_err() && !bytes.windows(2).any(surrogate) {
+        let is_no_text = |bytes: &[u8]| str::from_utf8(bytes).is_err() && !bytes.windows(2).any(surrogate);
+        if text.as_deref().is_some_and(is_no_text) {
             return Err(self.fault("holds text that is not UTF-8"));
         }
-        self.push_line(Some(bytes))
+        self.push_line(text)
     }
 
     pub(super) fn byte_string(&mut self) -> Result<(), Fault> {
+        let bytes = self.counted_bytes(MAX_TEXT_BYTES)?;
+        self.push_line(bytes)
+    }
+
+    /// Reads the bytes that follow their number; skips them, and returns `None`, if they are more than `most`.
+    fn counted_bytes(&mut self, most: u64) -> Result<Option<Vec<u8>>, Fault> {
         let length = self.operand()?;
-        if length > MAX_TEXT_BYTES {
-            return self.skip(length);
+        if length > most {
+            return self.cursor.skip(length).map(|()| None);
         }
-        let bytes = self.cursor.bytes(length)?;
-        self.push_line(Some(bytes))
+        self.cursor.bytes(length).map(Some)
     }
 
     pub(super) fn quoted_line(&mut self) -> Result<(), Fault> {

@@ -12,6 +12,7 @@ use stepvault_core::disk_facts::{DirectoryFacts, DiskRates, FailedAct, LinkAbili
 use stepvault_core::{Error, ErrorKind, Result};
 
 use super::place::{PROBE_PREFIX, ProbePlace};
+use crate::beneath::create_new;
 use crate::rename::{self, Place};
 use crate::{durable, errors, space};
 
@@ -96,15 +97,10 @@ fn try_all(directory: &Path) -> Result<Option<String>> {
 }
 
 fn write(path: &Path) -> io::Result<File> {
-    let mut file = create(path)?;
+    let mut file = create_new(CWD, path, OFlags::RDWR)?;
     file.write_all(&[b'x'; BYTES])?;
     file.sync_all()?;
     Ok(file)
-}
-
-fn create(path: &Path) -> io::Result<File> {
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    Ok(rustix::fs::openat(CWD, path, flags, Mode::from_raw_mode(0o600))?.into())
 }
 
 /// Setting of the kernel that keeps users from linking files of others.
@@ -121,7 +117,7 @@ pub fn links(source: &Path, target: &Path, example: Option<&Path>) -> Result<Lin
     let (original, linked) = (from.path.join("original"), into.path.join("linked"));
     let file = write(&original).map_err(|error| errors::io("cannot write", source, error))?;
     let hard_link = ability(rustix::fs::linkat(CWD, &original, CWD, &linked, AtFlags::empty()));
-    let clone = create(&into.path.join("cloned"));
+    let clone = create_new(CWD, into.path.join("cloned"), OFlags::RDWR);
     let clone = clone.map_err(|error| errors::io("cannot write", target, error))?;
     let reflink = ability(rustix::fs::ioctl_ficlone(&clone, &file));
     drop((clone, file));

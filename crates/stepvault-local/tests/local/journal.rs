@@ -62,15 +62,16 @@ fn goes_on_where_it_was() {
         journal.append(&record).unwrap();
     }
     drop(journal);
-    let (journal, state) = open(&place);
+    let (_, state) = open(&place);
     let a = &state.files[&path("a")];
     assert_eq!((a.upload.as_deref(), a.parts.len()), (Some("second"), 1));
     assert_eq!(a.parts[&1].tag, "tag-1");
     assert_eq!(a.parts[&1].digest, PartDigest::of(b"a1"));
     let finished = FileProgress { done: Some(vec![PartDigest::of(b"b0")]), ..FileProgress::default() };
     assert_eq!(state.files[&path("b")], finished);
-    journal.remove().unwrap();
+    Journal::remove(&place.vault, &run(), id(1), &remote()).unwrap();
     assert!(!journal_path(&place).parent().unwrap().exists());
+    Journal::remove(&place.vault, &run(), id(1), &remote()).unwrap();
     assert_eq!(open(&place).1, JournalState::default());
 }
 
@@ -142,7 +143,8 @@ fn remotes_begin_and_end_independently() {
                     let (journal, state) = open_on(place, remote);
                     assert!(state.files.is_empty());
                     journal.append(&part("file", 0, b"x")).unwrap();
-                    journal.remove().unwrap();
+                    let remote = RemoteName::new(remote).unwrap();
+                    Journal::remove(&place.vault, &run(), id(1), &remote).unwrap();
                 }
             });
         }
@@ -195,7 +197,7 @@ fn what_was_begun_and_not_finished_is_told_without_touching_it() {
     assert_eq!((found[0].files_done, found[0].parts_done), (0, 1));
     assert!(found[0].files > 0 && found[0].written_at.seconds > 0);
     assert_eq!(fs::read(journal_path(&place)).unwrap(), before);
-    journal.remove().unwrap();
+    Journal::remove(&place.vault, &run(), id(1), &remote()).unwrap();
     assert_eq!(unfinished(), []);
 }
 

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
+use std::sync::Arc;
 
 use stepvault_core::ErrorKind;
 use stepvault_core::config::LinkPolicy;
@@ -22,7 +23,7 @@ fn a_sealed_step_outlives_the_trainers_own() {
     let before = scan(&source).unwrap();
     let mut request = place.request("step_1", 1);
     request.checkpoint.metrics.insert("loss".to_owned(), 0.25);
-    request.expected = Some(before.clone());
+    request.expected = Some(Arc::new(before.clone()));
     let sealed = seal(&place.vault, &request).unwrap().step;
     fs::remove_dir_all(&source).unwrap();
 
@@ -44,6 +45,28 @@ fn a_sealed_step_outlives_the_trainers_own() {
     assert_eq!(fs::read_link(found.data_root().join("link")).unwrap().to_str(), Some("trainer/.metadata"));
     assert!(found.data_root().join("trainer/empty").is_dir());
     place.assert_no_leftovers();
+}
+
+/// A step may have very many files, and is listed several times while it is sealed.
+#[test]
+fn all_lists_of_a_checkpoint_share_its_paths() {
+    let place = Place::new();
+    let judged = Arc::new(scan(&place.checkpoint("step_1")).unwrap());
+    let mut request = place.request("step_1", 1);
+    request.expected = Some(Arc::clone(&judged));
+    let sealed = seal(&place.vault, &request).unwrap();
+    let record = sealed.step.record();
+    assert_eq!((record.files.len(), sealed.source.files.len()), (judged.files.len(), judged.files.len()));
+    let lists = judged.files.iter().zip(&sealed.source.files).zip(&record.files);
+    for ((judged, after), file) in lists {
+        let text = judged.path.as_str().as_ptr();
+        assert_eq!(
+            (after.path.as_str().as_ptr(), file.path.as_str().as_ptr()),
+            (text, text),
+            "{}",
+            file.path
+        );
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::{FileExt as _, symlink};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ fn what_changed_since_it_was_judged_is_not_sealed() {
     let place = Place::new();
     let root = place.checkpoint("step_1");
     let mut request = place.request("step_1", 1);
-    request.expected = Some(scan(&root).unwrap());
+    request.expected = Some(Arc::new(scan(&root).unwrap()));
     fs::write(root.join("late"), "").unwrap();
     let changed = error(seal(&place.vault, &request));
     assert_eq!(changed.kind(), ErrorKind::SourceChanged);

@@ -164,7 +164,11 @@ impl RemoteStore for FileStore {
         const WHAT: &str = "cannot write the object";
         let work = move |layout: &Layout, key: &str| {
             let blocks = body.held(WHAT, key)?;
-            placing::in_directory_of(WHAT, layout, key, |path| durable::create_new_of(path, &blocks))
+            placing::in_directory_of(WHAT, layout, key, |path| {
+                durable::create_new_with(path, |file| {
+                    blocks.iter().try_for_each(|block| file.write_all(block))
+                })
+            })
         };
         let outcome = self.run(WHAT, key, digest.size_bytes, work).await?;
         self.created(WHAT, key, outcome, Some(digest.size_bytes)).await

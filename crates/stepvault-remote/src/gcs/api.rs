@@ -160,11 +160,7 @@ impl Api {
 
     /// Returns a request to the JSON API about the object at `key`, or about the bucket.
     pub(super) fn json<'a>(&self, what: &'a str, method: Method, key: Option<&'a str>) -> Result<Call<'a>> {
-        let call = self.call(what, method, key, "/storage/v1/b/");
-        Ok(match key {
-            Some(key) => call.below("/o/").below(&self.encoded(key)?),
-            None => call,
-        })
+        self.about_key(self.call(what, method, key, "/storage/v1/b/"), "/o/")
     }
 
     /// Returns the request to the JSON API that uploads the object at `key`.
@@ -176,11 +172,14 @@ impl Api {
 
     /// Returns a request to the XML API about the object at `key`, or about the bucket.
     pub(super) fn xml<'a>(&self, what: &'a str, method: Method, key: Option<&'a str>) -> Result<Call<'a>> {
-        let call = self.call(what, method, key, "/");
-        Ok(match key {
-            Some(key) => call.below("/").below(&self.encoded(key)?),
-            None => call,
-        })
+        self.about_key(self.call(what, method, key, "/"), "/")
+    }
+
+    fn about_key<'a>(&self, call: Call<'a>, between: &str) -> Result<Call<'a>> {
+        match call.key {
+            Some(key) => Ok(call.below(between).below(&self.encoded(key)?)),
+            None => Ok(call),
+        }
     }
 
     fn call<'a>(&self, what: &'a str, method: Method, key: Option<&'a str>, above: &str) -> Call<'a> {

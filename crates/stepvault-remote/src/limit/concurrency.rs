@@ -13,9 +13,6 @@ use tokio::time::Instant;
 
 use crate::store::ConcurrencyLimit;
 
-/// The limit to start with: a store that is far away gives each request a part of its rate, and is asked for all it has
-/// from the first round trip on.
-const INITIAL: usize = 128;
 /// The limit to start with at a store with low latency, and the lowest one: there, a few requests keep every core busy, and
 /// more of them only cost wake-ups.
 const INITIAL_AT_LOW_LATENCY: usize = 8;
@@ -70,15 +67,17 @@ enum Search {
 
 #[derive(Debug)]
 struct Window {
-    /// `None` before the first answer of all, which comes later than any other.
-    begun: Option<Instant>,
+    /// Number of answers before it begins: the first one of all, which comes later than any other, or those of requests that
+    /// were sent under a higher limit.
+    earlier: usize,
+    begun: Instant,
     bytes: u64,
     successes: usize,
 }
 
 impl Window {
-    fn beginning(begun: Option<Instant>) -> Self {
-        Self { begun, bytes: 0, successes: 0 }
+    fn after(earlier: usize) -> Self {
+        Self { earlier, begun: Instant::now(), bytes: 0, successes: 0 }
     }
 }
 
@@ -90,19 +89,19 @@ pub(crate) struct ConcurrencyPermit {
 }
 
 impl AdaptiveLimit {
-    /// Permits at most `maximum` concurrent requests, and at least one.
+    /// Permits at most `maximum` concurrent requests, and at least one. It begins there: a store that is far away gives each
+    /// request a part of its rate, and is asked for all it has from the first round trip on.
     pub(crate) fn new(maximum: usize) -> Arc<Self> {
         let maximum = maximum.clamp(1, Semaphore::MAX_PERMITS);
-        let limit = INITIAL.min(maximum);
         Arc::new(Self {
-            permits: Arc::new(Semaphore::new(limit)),
+            permits: Arc::new(Semaphore::new(maximum)),
             maximum,
             state: Mutex::new(State {
-                limit,
+                limit: maximum,
                 permits_to_reclaim: 0,
-                window: Window::beginning(None),
+                window: Window::after(1),
                 before: None,
-                lower: limit,
+                lower: maximum,
                 search: Search::Growth { is_higher: false },
                 is_measured: false,
                 is_started: false,
@@ -140,24 +139,27 @@ impl AdaptiveLimit {
     pub(crate) fn record_success(&self, bytes: u64) {
         let mut state = self.state.lock();
         let window = &mut state.window;
-        let Some(begun) = window.begun else {
-            window.begun = Some(Instant::now());
+        if window.earlier > 0 {
+            *window = Window::after(window.earlier - 1);
             return;
-        };
+        }
         window.bytes += bytes + REQUEST_COST_BYTES;
         window.successes += 1;
-        let (elapsed, successes) = (begun.elapsed(), window.successes);
+        let (elapsed, successes) = (window.begun.elapsed(), window.successes);
         let shortest = if matches!(state.search, Search::Rest { .. }) { WINDOW } else { GROWTH_WINDOW };
         if elapsed < shortest || successes < state.limit {
             return;
         }
-        let window = std::mem::replace(&mut state.window, Window::beginning(Some(Instant::now())));
+        let window = std::mem::replace(&mut state.window, Window::after(0));
         // Throughput says nothing about a limit that is not used up.
         if self.permits.available_permits() == 0 {
             let milliseconds = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
             let rate = window.bytes.saturating_mul(1000) / milliseconds.max(1);
             state.is_measured = true;
-            let limit = state.next_limit(rate, self.maximum);
+            let (before, limit) = (state.limit, state.next_limit(rate, self.maximum));
+            if limit < before {
+                state.window.earlier = before;
+            }
             self.set(&mut state, limit);
         }
     }
@@ -223,14 +225,14 @@ impl State {
             Some(before) if rate < before.saturating_mul(100 + MIN_GAIN_PERCENT) / 100 => {
                 // The last step was too much, or changed nothing.
                 self.rest();
-                if is_first && self.limit > self.lower {
+                if is_first {
                     self.search = Search::Shrinking { rate: before };
                     return (self.lower / 2).max(INITIAL_AT_LOW_LATENCY.min(maximum));
                 }
                 self.lower
             }
             before => {
-                if before.is_some() && is_first {
+                if before.is_some() && is_first && self.limit > self.lower {
                     self.search = Search::Growth { is_higher: true };
                 }
                 self.lower = self.limit;
@@ -322,7 +324,7 @@ mod tests {
     async fn a_store_that_is_near_gets_few_requests_at_first() {
         let limit = AdaptiveLimit::new(256);
         limit.record_latency(Duration::from_millis(20));
-        assert_eq!(at(&limit), INITIAL);
+        assert_eq!(at(&limit), 256);
         limit.record_latency(Duration::from_millis(1));
         assert_eq!(at(&limit), INITIAL_AT_LOW_LATENCY);
         // It answered fast, and more requests still raise its throughput.

@@ -9,10 +9,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::stream::{BoxStream, StreamExt as _, try_unfold};
 use parking_lot::Mutex;
+use stepvault_core::clock::gap_seconds;
 use stepvault_core::{
     ContentDigest, Error, ErrorKind, Event, FileDigest, Observer, RemoteName, RemoteSettings, Result,
-    Sha256Digest, Tier,
+    Sha256Digest, Tier, Timestamp,
 };
+use stepvault_local::clock;
 use tokio::time::Instant;
 
 use super::gate::{Gate, backoff};
@@ -162,6 +164,13 @@ impl Retries {
         }
     }
 
+    /// Reports how far the store's clock is from this machine's. `store` is a time of a request that began at `before` and
+    /// has just ended.
+    fn compare_clocks(&self, store: Timestamp, before: Timestamp) {
+        let ahead_seconds = gap_seconds(store, before, clock::now());
+        self.observer.on_event(&Event::ClockCompared { tier: &self.tier, ahead_seconds });
+    }
+
     /// Returns whether a request has used up the deadline not long ago, and the remote has not answered since.
     fn is_given_up(&self) -> bool {
         self.given_up.lock().as_ref().is_some_and(|(time, _)| time.elapsed() < self.deadline)
@@ -205,7 +214,16 @@ impl StoreDecorator for RetryStore {
     }
 
     async fn around<'a, T: Answer + 'a, C: Call<'a, T>>(&'a self, _request: Request, call: C) -> Result<T> {
-        self.retries.run(|_| call()).await
+        let (retries, call) = (&self.retries, &call);
+        let attempt = |_| async move {
+            let before = clock::now();
+            let answer = call().await;
+            if let Some(written_at) = answer.as_ref().ok().and_then(Answer::written_at) {
+                retries.compare_clocks(written_at.into(), before);
+            }
+            answer
+        };
+        retries.run(attempt).await
     }
 
     /// Tried once: a bucket is not asked anything, so its answer would tell the gate nothing about it.

@@ -21,7 +21,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use reqwest::Client;
 use stepvault_core::{Error, ErrorKind};
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use crate::http::body::lend;
 use crate::http::client::{HttpOptions, Lease, Renewed, Scheme};
@@ -105,11 +105,18 @@ struct Progress {
     start: Instant,
     last_milliseconds: AtomicU64,
     whole: AtomicBool,
+    /// Whether the next bytes to send are still being read, which is bounded there.
+    awaits_bytes: AtomicBool,
 }
 
 impl Default for Progress {
     fn default() -> Self {
-        Self { start: Instant::now(), last_milliseconds: AtomicU64::new(0), whole: AtomicBool::new(false) }
+        Self {
+            start: Instant::now(),
+            last_milliseconds: AtomicU64::new(0),
+            whole: AtomicBool::new(false),
+            awaits_bytes: AtomicBool::new(false),
+        }
     }
 }
 
@@ -128,10 +135,13 @@ impl Progress {
             let grace =
                 if self.whole.load(Ordering::Relaxed) { sent.min(stall_timeout * 4) } else { Duration::ZERO };
             let deadline = self.start + sent + grace + stall_timeout;
-            if deadline <= Instant::now() {
+            if Instant::now() < deadline {
+                sleep_until(deadline).await;
+            } else if self.awaits_bytes.load(Ordering::Relaxed) {
+                sleep(stall_timeout).await;
+            } else {
                 return;
             }
-            sleep_until(deadline).await;
         }
     }
 }
@@ -150,7 +160,9 @@ impl Body for NotedBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let frame = ready!(Pin::new(&mut self.inner).poll_frame(context));
+        let frame = Pin::new(&mut self.inner).poll_frame(context);
+        self.progress.awaits_bytes.store(frame.is_pending(), Ordering::Relaxed);
+        let frame = ready!(frame);
         if matches!(frame, Some(Ok(_))) {
             self.progress.note(self.inner.is_end_stream());
         }
@@ -210,8 +222,8 @@ impl Body for WatchedBody {
         }
         this.waiting_since.get_or_insert_with(Instant::now);
         let stall_timeout = this.stall_timeout;
-        let sleep = this.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(stall_timeout)));
-        ready!(sleep.as_mut().poll(context));
+        let wait = this.deadline.get_or_insert_with(|| Box::pin(sleep(stall_timeout)));
+        ready!(wait.as_mut().poll(context));
         this.lease.lost();
         Poll::Ready(Some(Err(Stalled::Silent(stall_timeout).into())))
     }
@@ -241,4 +253,22 @@ async fn send(
         if is_timeout { ConnectorError::timeout(error) } else { ConnectorError::io(error) }
     })?;
     Ok(response.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_waits_for_its_own_bytes_has_not_stalled() {
+        let (stall_timeout, long) = (Duration::from_secs(2), Duration::from_mins(10));
+        let progress = Progress::default();
+        progress.awaits_bytes.store(true, Ordering::Relaxed);
+        assert!(timeout(long, progress.stalled(stall_timeout)).await.is_err());
+        progress.awaits_bytes.store(false, Ordering::Relaxed);
+        progress.note(false);
+        assert!(timeout(long, progress.stalled(stall_timeout)).await.is_ok());
+    }
 }

@@ -2,17 +2,18 @@
 
 use std::time::SystemTime;
 
+use aws_sdk_s3::operation::head_object::HeadObjectOutput;
 use aws_sdk_s3::primitives::{ByteStream, DateTime};
-use aws_sdk_s3::types::ChecksumMode;
+use aws_sdk_s3::types::{ChecksumMode, ChecksumType};
 use futures::StreamExt as _;
 use futures::stream::{BoxStream, try_unfold};
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Crc32c, Error, ErrorKind, Result};
 
 use super::checksums::stored;
 use super::errors::Fault;
 use super::store::S3Store;
 use crate::listed::{ObjectPage, paged};
-use crate::store::{BodyStream, ObjectHead, ObjectInfo};
+use crate::store::{BodyStream, ObjectHead, ObjectInfo, StoredChecksum};
 
 const LIST: &str = "cannot list objects";
 
@@ -51,7 +52,10 @@ impl S3Store {
                 modified: system_time(output.last_modified()),
                 version: version_of(output.e_tag()),
             },
-            checksum: stored((output.checksum_sha256(), output.checksum_crc64_nvme())),
+            checksum: match stored((output.checksum_sha256(), output.checksum_crc64_nvme())) {
+                StoredChecksum::None => of_crc32c(&output),
+                checksum => checksum,
+            },
         }))
     }
 
@@ -120,6 +124,14 @@ impl S3Store {
             version: version_of(object.e_tag.as_deref()),
         }))
     }
+}
+
+/// Returns the CRC-32C of an object that another program has written, if it is not one over those of its parts: such a one
+/// has their number behind it, and is no base64.
+fn of_crc32c(output: &HeadObjectOutput) -> StoredChecksum {
+    let is_composite = output.checksum_type() == Some(&ChecksumType::Composite);
+    let whole = output.checksum_crc32_c().filter(|_| !is_composite).and_then(Crc32c::from_base64);
+    whole.map_or(StoredChecksum::None, StoredChecksum::Crc32c)
 }
 
 /// Returns an entity tag without its quotes, which some servers omit in some answers; `None` for an empty one, which Ceph

@@ -44,6 +44,7 @@ impl RemoteStore for S3Store {
             creates_atomically: self.sends_conditions.load(Ordering::Relaxed),
             multipart_is_create_only: true,
             streams_bodies: true,
+            checks_sha256_alone: true,
             deletes_in_batches: self.deletes_in_batches.load(Ordering::Relaxed),
             lists_pending_uploads: self.lists_pending_uploads.load(Ordering::Relaxed),
             copies: true,

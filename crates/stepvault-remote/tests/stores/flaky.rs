@@ -95,6 +95,7 @@ impl RemoteStore for Flaky {
             creates_atomically: true,
             multipart_is_create_only: false,
             streams_bodies: false,
+            checks_sha256_alone: false,
             deletes_in_batches: false,
             lists_pending_uploads: false,
             copies: false,

@@ -41,11 +41,11 @@ async fn a_read_keeps_its_place_until_it_is_dropped() {
 
 #[tokio::test(start_paused = true)]
 async fn a_store_is_near_by_its_answers_and_not_by_calls_that_ask_it_nothing() {
-    for (takes, level) in [(Duration::from_millis(30), 128), (Duration::from_millis(1), 8)] {
+    for (takes, level) in [(Duration::from_millis(30), 256), (Duration::from_millis(1), 8)] {
         let store = RequestLimitStore::new(steady(takes), 256);
         store.sync(&["key".to_owned()]).await.unwrap();
         store.begin(ArchivePlace::Anywhere).await.unwrap();
-        assert_eq!(store.concurrency_limit().unwrap().current(), 128, "{takes:?}");
+        assert_eq!(store.concurrency_limit().unwrap().current(), 256, "{takes:?}");
         drop(store.read("key", None).await.unwrap());
         assert_eq!(store.concurrency_limit().unwrap().current(), level, "{takes:?}");
     }

@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args};
+use stepvault_core::config::ServiceUrl;
 use stepvault_core::{NodeName, NodeSet, RunName};
 
 use super::values;
@@ -52,6 +53,12 @@ pub(crate) struct GlobalArguments {
     /// metrics: agent.metrics-file.
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) metrics_file: Option<PathBuf>,
+    /// Push what the command did to a Prometheus Pushgateway when it ends
+    ///
+    /// The URL ends where /metrics/job begins. The group has the labels command, run and node, and is replaced. A failure
+    /// is a warning. The agent has a key for its own metrics: agent.metrics-push.
+    #[arg(long, global = true, value_name = "URL", value_parser = values::checked::<ServiceUrl>)]
+    pub(crate) metrics_push: Option<ServiceUrl>,
     /// Log more to stderr: -v for info, -vv for debug, -vvv for trace [env: STEPVAULT_LOG]
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(crate) verbose: u8,

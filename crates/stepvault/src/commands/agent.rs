@@ -90,6 +90,7 @@ pub(crate) async fn run(session: &Session, arguments: &AgentArguments) -> Result
         arguments.once,
     )?
     .with_other_runs_of(&settings.config);
+    options.traces = session.output.traces().cloned();
     options.lifecycle.trainer_ended = arguments.trainer_ended;
     options.lifecycle.followed_process = arguments.follow;
     if !arguments.once {
@@ -101,14 +102,22 @@ pub(crate) async fn run(session: &Session, arguments: &AgentArguments) -> Result
     tokio::spawn(stop_at_notice(drain_signal()?, stop.clone()));
     let drain_deadline = options.agent.drain_deadline;
     let ended = CancellationToken::new();
-    if let Some(address) = arguments.dashboard {
-        let (settings, output) = (settings.clone(), &session.output);
-        dashboard::beside(address, &arguments.protection, settings, output, ended.clone()).await?;
-    }
-    let _ends_with_agent = ended.drop_guard();
+    let dashboard = match arguments.dashboard {
+        Some(address) => {
+            let (settings, output) = (settings.clone(), &session.output);
+            let ended = ended.clone();
+            Some(dashboard::beside(address, &arguments.protection, settings, output, ended).await?)
+        }
+        None => None,
+    };
     let report = stepvault_agent::run(options, progress.observer(), stop.clone()).await;
     if let Some(request) = stop.requested() {
         session.exit_deadline.set(request.exit_deadline(drain_deadline).into_std());
+    }
+    ended.cancel();
+    if let Some(dashboard) = dashboard {
+        // A panic was printed.
+        let _ = dashboard.await;
     }
     let report = match report {
         Err(error) if arguments.follow.is_some() && error.kind() == ErrorKind::Held => {

@@ -76,6 +76,8 @@ struct CopiedRun {
     bytes: u64,
     /// Those of the bytes that the store copied itself; 0 in a dry run.
     copied_bytes: u64,
+    /// Those of the bytes that were read from the vault instead of the source, for a selective remote; 0 in a dry run.
+    vault_bytes: u64,
     /// How many requests are sent to the source, at most; 0 unless this is a plan.
     source_requests: u64,
     /// How many requests are sent to the target, at most; 0 unless this is a plan.
@@ -143,22 +145,13 @@ pub(crate) async fn run(session: &Session, arguments: &CopyArguments) -> Result<
     let choice = |tiers: &Tiers| chosen(tiers, arguments);
     let mut results = Vec::new();
     let document = copy_runs(session, &settings, runs, arguments.dry_run, choice, &mut results).await;
-    report_failures(session, &results);
+    session.output.errors_beside_report(results.iter().map(|(_, result)| result));
     session.output.result(&document)?;
     Ok(ExitCode::of_any_tiers(&results))
 }
 
 /// The outcome of each run or step, with its name.
 pub(super) type Results = Vec<(String, Result<()>)>;
-
-/// Prints the error of each that failed.
-pub(super) fn report_failures(session: &Session, results: &Results) {
-    for (_, result) in results {
-        if let Err(error) = result {
-            session.output.error_beside_report(error);
-        }
-    }
-}
 
 /// Copies these runs, or plans it, between the two remotes that the settings name. What failed is added to `results`.
 pub(super) async fn copy_runs(
@@ -286,7 +279,7 @@ async fn copy_between(tiers: &Tiers, choice: CopyChoice, dry_run: bool) -> Resul
 
 impl CopiedRun {
     fn of(run: &RunName, report: CopyReport, dry_run: bool) -> Self {
-        let copied_bytes = report.copied_bytes;
+        let CopyReport { copied_bytes, vault_bytes, .. } = report;
         let is_copied = |result: &Result<CopyOutcome>| matches!(result, Ok(CopyOutcome::Copied));
         let copied = || report.steps.iter().filter(|step| is_copied(&step.result)).map(|step| &step.step);
         let bytes = copied().map(|step| step.bytes).sum();
@@ -299,6 +292,7 @@ impl CopiedRun {
             steps: steps.collect(),
             bytes,
             copied_bytes,
+            vault_bytes,
             source_requests,
             target_requests,
             error: None,
@@ -306,8 +300,7 @@ impl CopiedRun {
     }
 
     fn failed(run: &RunName, error: &Error) -> Self {
-        let none = CopyReport { steps: Vec::new(), copied_bytes: 0 };
-        Self { error: Some(ErrorInfo::from(error)), ..Self::of(run, none, false) }
+        Self { error: Some(ErrorInfo::from(error)), ..Self::of(run, CopyReport::default(), false) }
     }
 
     fn human(&self, document: &CopyDocument) -> String {
@@ -352,6 +345,9 @@ impl CopiedRun {
         }];
         if self.copied_bytes > 0 {
             phrases.push(format!("{} copied in the store", human::bytes(self.copied_bytes)));
+        }
+        if self.vault_bytes > 0 {
+            phrases.push(format!("{} read from the vault", human::bytes(self.vault_bytes)));
         }
         let others = [
             (CopyState::Present, "there already"),

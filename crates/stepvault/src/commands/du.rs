@@ -78,10 +78,8 @@ pub(crate) async fn run(session: &Session, arguments: DuArguments) -> Result<Exi
         plan.check(&tiers.run)?;
         let planned = prune::execute(&tiers, &plan).await?;
         tiers.progress.finish();
+        session.output.errors_beside_report(planned.iter().map(|(_, result)| result));
         for (tier, result) in planned {
-            if let Err(error) = &result {
-                session.output.error_beside_report(error);
-            }
             used.extend(UsedSpace::of(&name, &tier, &result));
             outcomes.push(result.map(drop));
         }

@@ -63,21 +63,16 @@ pub(crate) async fn run(session: &Session, arguments: &GcArguments) -> Result<Ex
     }
     tiers.progress.finish();
     let code = ExitCode::of_any_tiers(&results);
-    let mut remotes = Vec::new();
-    for (remote, result) in results {
-        if let Err(error) = &result {
-            session.output.error_beside_report(error);
-        }
-        remotes.push(GcRemote {
-            remote: remote.to_string(),
-            error: result.as_ref().err().map(ErrorInfo::from),
-            report: result.ok(),
-        });
-    }
+    session.output.errors_beside_report(results.iter().map(|(_, result)| result));
+    let remotes = results.into_iter().map(|(remote, result)| GcRemote {
+        remote: remote.to_string(),
+        error: result.as_ref().err().map(ErrorInfo::from),
+        report: result.ok(),
+    });
     session.output.result(&GcDocument {
         run: tiers.run_name().to_string(),
         dry_run: arguments.dry_run,
-        remotes,
+        remotes: remotes.collect(),
     })?;
     Ok(code)
 }

@@ -9,7 +9,8 @@ use serde::Serialize;
 use stepvault_core::document::{ErrorInfo, StepIdMembers};
 use stepvault_core::{Attempt, Clock as _, Error, ErrorKind, RemoteUrl, Result, StepId};
 use stepvault_engine::import::{
-    ImportOutcome, ImportPlan, ImportRequest, Imports, LeftAlone, import_steps, plan_import, remote_with,
+    ImportOutcome, ImportPlan, ImportRequest, Imports, LeftAlone, StepToImport, import_steps, plan_import,
+    remote_with,
 };
 use stepvault_formats::find::FindOptions;
 use stepvault_local::clock::SystemClock;
@@ -22,8 +23,8 @@ use crate::session::Session;
 
 /// Make steps that another program has written steps of a run, where they are
 ///
-/// The objects stay where they are: records are written beside them, after every byte was read once. Incomplete and damaged
-/// steps are left alone. An import that was interrupted goes on, and a later one adds what is new.
+/// The objects stay where they are: records are written beside them, after every byte was read once, or with the checksums
+/// of the store instead. Incomplete and damaged steps are left alone. An import that was interrupted goes on, and a later one adds what is new.
 #[derive(Debug, Args)]
 #[expect(clippy::doc_markdown, reason = "the comments are the help texts")]
 pub(crate) struct ImportArguments {
@@ -36,6 +37,9 @@ pub(crate) struct ImportArguments {
     /// Attempt of the imported steps; by default the lowest one of the run, and no step is newer than the run's own
     #[arg(long, value_name = "N", value_parser = checked::<Attempt>)]
     attempt: Option<Attempt>,
+    /// Take the CRC-32C or CRC-64/NVME that S3 or Google Cloud Storage keeps of a whole object, and read only objects without one
+    #[arg(long)]
+    trust_store: bool,
     /// Framework that wrote the steps; detected by default
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
@@ -79,8 +83,10 @@ pub(super) struct ImportDocument {
     left: Vec<LeftDocument>,
     /// What a user should know besides.
     warnings: Vec<String>,
-    /// Bytes that are read to import the planned steps: all of them, once.
+    /// Bytes that are read to import the planned steps, once: all of them, but for those of the next member.
     read_bytes: u64,
+    /// Bytes of the files of the planned steps that are not read, because the store's checksum is taken.
+    trusted_bytes: u64,
     /// About how many requests that takes, besides those of the plan.
     requests: u64,
 }
@@ -98,6 +104,8 @@ struct StepDocument {
     bytes: Option<u64>,
     /// Number of its files; null if it had been imported before.
     files: Option<u64>,
+    /// Number of its files that are not read, because the store's checksum is taken; null if it had been imported before.
+    trusted_files: Option<u64>,
     /// Why it could not be imported; null if it could.
     error: Option<ErrorInfo>,
 }
@@ -128,6 +136,7 @@ pub(crate) async fn run(session: &Session, arguments: ImportArguments) -> Result
         profile: arguments.profile,
         options: FindOptions { quiet_seconds: arguments.quiet_time.as_secs(), ..FindOptions::default() },
         attempt: arguments.attempt,
+        trusts_store: arguments.trust_store,
     };
     let plan = plan_import(&request, SystemClock.now()).await?;
     let outcomes = if arguments.dry_run || plan.steps.is_empty() {
@@ -152,7 +161,8 @@ pub(crate) async fn run(session: &Session, arguments: ImportArguments) -> Result
         url: url.to_string(),
         dry_run: arguments.dry_run,
         framework: plan.framework.clone(),
-        read_bytes: plan.steps.iter().map(|step| step.bytes).sum(),
+        read_bytes: plan.steps.iter().map(StepToImport::read_bytes).sum(),
+        trusted_bytes: plan.steps.iter().map(|step| step.trusted_bytes).sum(),
         requests: plan.steps.iter().map(|step| step.requests).sum(),
         steps: Vec::new(),
         left: plan.left.iter().map(LeftDocument::of).collect(),
@@ -199,6 +209,7 @@ impl ImportDocument {
             outcome: Outcome::AlreadyImported,
             bytes: None,
             files: None,
+            trusted_files: None,
             error: None,
         });
         self.steps.extend(known);
@@ -207,6 +218,7 @@ impl ImportDocument {
             let outcome = outcomes.next().map(|(_, outcome)| outcome);
             self.steps.push(StepDocument {
                 id: step.id,
+                trusted_files: Some(step.trusted_files()),
                 path: step.path,
                 bytes: Some(step.bytes),
                 files: Some(step.files),
@@ -243,6 +255,11 @@ impl ImportDocument {
         }
         let counted = words.into_iter().filter(|(outcome, _)| self.count(*outcome) > 0);
         parts.extend(counted.map(|(outcome, word)| format!("{} {word}", steps(outcome))));
+        if self.trusted_bytes > 0 {
+            let files = self.steps.iter().filter_map(|step| step.trusted_files).sum();
+            let (files, bytes) = (human::count(files, "file"), human::bytes(self.trusted_bytes));
+            parts.push(format!("{files} of {bytes} by the store's checksums, not read"));
+        }
         if parts.is_empty() {
             parts.push("no step can be imported".to_owned());
         }

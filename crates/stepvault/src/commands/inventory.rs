@@ -10,6 +10,7 @@ use serde::{Serialize, Serializer};
 use stepvault_core::document::{ErrorInfo, StepIdMembers};
 use stepvault_core::placement::contradiction;
 use stepvault_core::retention::abandoned_steps;
+use stepvault_core::words::count;
 use stepvault_core::{
     Attempt, Clock as _, Error, ErrorKind, Result, Revision, RunName, Step, StepId, Timestamp,
 };
@@ -24,6 +25,8 @@ use stepvault_local::{SystemClock, Vault};
 use crate::arguments::values::checked;
 use crate::context::Tiers;
 
+/// Maximum number of removed steps of each remote, the newest.
+pub(super) const MAX_REMOVED: usize = 200;
 /// A time further ahead of the local clock than this lies in the future.
 const MAX_AHEAD_SECONDS: u64 = 60;
 
@@ -77,6 +80,8 @@ pub(super) struct ListedStep {
     pub(super) pinned: bool,
     /// Whether its objects are where another program has written them.
     pub(super) imported: bool,
+    /// How many of its files are proved by the checksum of the store alone, and were not read by stepvault.
+    pub(super) trusted_files: u64,
     /// Whether a later attempt started at or before the step: retention removes such steps first.
     pub(super) abandoned: bool,
     /// Remotes on which the step is incomplete.
@@ -95,7 +100,7 @@ impl ListedStep {
 }
 
 /// A selective remote that waits for a step.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub(super) struct PlannedOn {
     /// The remote's name.
     pub(super) remote: String,
@@ -104,12 +109,14 @@ pub(super) struct PlannedOn {
 }
 
 /// A remote on which a step is incomplete.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub(super) struct IncompleteOn {
     /// The remote's name.
     pub(super) remote: String,
     /// The nodes whose parts are missing; empty just before the commit.
     pub(super) missing_nodes: Vec<String>,
+    /// When its upload began, by the store's clock.
+    pub(super) begun_at: String,
 }
 
 /// A tier that could not be read, and may hold more steps.
@@ -177,13 +184,17 @@ pub(super) struct Inventory {
     pub(super) steps: Vec<ListedStep>,
     /// The tiers that could not be listed, by name.
     pub(super) failed: Vec<(String, Error)>,
+    /// The newest steps that were removed from remotes, at most 200 of each, with the remotes' names.
+    pub(super) removed: BTreeMap<StepId, Vec<String>>,
+    /// What was listed of each remote, by name.
+    pub(super) listed: BTreeMap<String, StepsOnRemote>,
 }
 
 impl Inventory {
     /// Lists every tier: all steps, or those with one number alone, whose records are then the only ones that are read.
     pub(super) async fn gather(tiers: &Tiers, only: Option<Step>) -> Result<Self> {
         let mut found: BTreeMap<StepId, ListedStep> = BTreeMap::new();
-        let mut failed = Vec::new();
+        let (mut failed, mut removed, mut listed) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
         if let Some(vault) = tiers.vault.clone() {
             let (run, remotes) = (tiers.run_name().clone(), tiers.remotes.clone());
             match blocking(move || found_locally(&vault, &run, &remotes)).await {
@@ -196,8 +207,13 @@ impl Inventory {
         for (remote, listing) in tiers.remotes.iter().zip(on_remotes) {
             match listing {
                 Ok(listing) => {
+                    let name = remote.name().to_string();
                     ids.extend(&listing.steps.ids);
-                    listing.merge_into(&mut found, &remote.name().to_string());
+                    for id in listing.steps.removed.newest(MAX_REMOVED) {
+                        removed.entry(id).or_insert_with(Vec::new).push(name.clone());
+                    }
+                    listing.merge_into(&mut found, &name);
+                    listed.insert(name, listing.steps);
                 }
                 Err(error) => failed.push((remote.name().to_string(), error)),
             }
@@ -207,14 +223,22 @@ impl Inventory {
         for (id, step) in &mut found {
             step.abandoned = abandoned.contains(id);
         }
-        Ok(Self { steps: found.into_values().rev().collect(), failed })
+        Ok(Self { steps: found.into_values().rev().collect(), failed, removed, listed })
     }
 
-    /// Returns warnings of times that contradict the order of the steps.
+    /// Returns warnings of times that contradict the order of the steps, and of incomplete steps that were left out.
     pub(super) fn warnings(&self) -> Vec<String> {
         // The times of imported steps say when a tool copied them.
         let own = self.steps.iter().filter(|step| !step.amends && !step.imported);
-        time_warnings(own.filter_map(|step| Some((step.id, step.written_at?))), SystemClock.now())
+        let own = own.filter_map(|step| Some((step.id, step.written_at?)));
+        let more = self.listed.iter().filter(|(_, steps)| steps.more_incomplete > 0);
+        let more = more.map(|(remote, steps)| {
+            let more = count(steps.more_incomplete as u64, "older incomplete step");
+            format!(
+                "{remote} has {more} that are not listed: 'stepvault gc' removes what dead uploads have left"
+            )
+        });
+        time_warnings(own, SystemClock.now()).into_iter().chain(more).collect()
     }
 }
 
@@ -278,6 +302,7 @@ pub(super) fn unknown(id: StepId) -> ListedStep {
         not_selected: Vec::new(),
         pinned: false,
         imported: false,
+        trusted_files: 0,
         abandoned: false,
         incomplete: Vec::new(),
         metrics: BTreeMap::new(),
@@ -331,19 +356,20 @@ async fn found_on(remote: &RunRemote, only: Option<Step>) -> Result<RemoteListin
 }
 
 impl RemoteListing {
-    fn merge_into(self, found: &mut BTreeMap<StepId, ListedStep>, remote: &str) {
-        for step in self.steps.incomplete {
+    fn merge_into(&self, found: &mut BTreeMap<StepId, ListedStep>, remote: &str) {
+        for step in &self.steps.incomplete {
             let entry = found.entry(step.id).or_insert_with(|| unknown(step.id));
-            entry.name.get_or_insert(step.name);
+            entry.name.get_or_insert_with(|| step.name.clone());
             entry.incomplete.push(IncompleteOn {
                 remote: remote.to_owned(),
                 missing_nodes: step.missing.iter().map(ToString::to_string).collect(),
+                begun_at: Timestamp::from(step.begun).to_rfc3339(),
             });
         }
-        for (id, found_commit) in self.steps.commits {
-            let entry = found.entry(id).or_insert_with(|| unknown(id));
-            entry.pinned |= self.pinned.contains(&id);
-            match found_commit.commit {
+        for (id, found_commit) in &self.steps.commits {
+            let entry = found.entry(*id).or_insert_with(|| unknown(*id));
+            entry.pinned |= self.pinned.contains(id);
+            match &found_commit.commit {
                 Ok(commit) => {
                     entry.remotes.push(remote.to_owned());
                     // A commit covers all nodes, a local record only this one.
@@ -353,8 +379,9 @@ impl RemoteListing {
                     entry.written_at = Some(commit.written_at);
                     entry.amends = commit.amends;
                     entry.imported |= commit.is_imported();
-                    entry.metrics.extend(commit.metrics);
-                    entry.name = Some(commit.name);
+                    entry.trusted_files = entry.trusted_files.max(commit.trusted_files());
+                    entry.metrics.extend(commit.metrics.clone());
+                    entry.name = Some(commit.name.clone());
                 }
                 Err(error) => entry.faults.push(format!("{remote}: {error}")),
             }

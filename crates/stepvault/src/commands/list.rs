@@ -95,20 +95,15 @@ async fn mark_uploads(tiers: &Tiers, inventory: &mut Inventory) {
     }
 }
 
-/// Marks the steps for which a selective remote waits, and those that it does not select. Of one that cannot be listed, or whose source cannot, nothing is
-/// known.
+/// Marks the steps for which a selective remote waits, and those that it does not select. Of one that could not be listed,
+/// or whose source could not, nothing is known.
 pub(super) async fn mark_planned(tiers: &Tiers, inventory: &mut Inventory) {
     for to in &tiers.remotes {
         let Some(selection) = &to.settings.selection else { continue };
         let Some(from) = tiers.remotes.iter().find(|from| *from.name() == selection.from) else { continue };
-        let has_failed = |remote: &RunRemote| {
-            let mut failed = inventory.failed.iter();
-            failed.any(|(tier, _)| tier == remote.name().as_str())
-        };
-        if has_failed(from) || has_failed(to) {
-            continue;
-        }
-        let states = match selection_states(from, to, selection).await {
+        let listed = |remote: &RunRemote| inventory.listed.get(remote.name().as_str());
+        let (Some(source), Some(target)) = (listed(from), listed(to)) else { continue };
+        let states = match selection_states((from, source), (to, target), selection).await {
             Ok(states) => states,
             Err(error) => {
                 inventory.failed.push((to.name().to_string(), error));
@@ -269,6 +264,7 @@ mod tests {
             incomplete: vec![IncompleteOn {
                 remote: "gs".to_owned(),
                 missing_nodes: vec!["node-1".to_owned()],
+                begun_at: "2026-11-21T10:16:00Z".to_owned(),
             }],
             metrics: BTreeMap::from([("loss".to_owned(), 0.25)]),
             faults: vec!["gs: it is missing".to_owned()],

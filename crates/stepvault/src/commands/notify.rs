@@ -26,7 +26,7 @@ pub(super) async fn notify(tiers: &Tiers, occurrence: Option<Occurrence>) {
 
 /// Returns what to notify of if a restore took an older step because newer ones are damaged.
 pub(super) fn restored_older(run: &RunName, plan: &RestorePlan) -> Option<Occurrence> {
-    let damaged = || plan.skipped.iter().filter(|step| !step.unread && !step.demoted);
+    let damaged = || plan.skipped.iter().filter(|step| step.damaged && !step.unread);
     let newest = damaged().next()?;
     let more = match damaged().count() {
         1 => String::new(),

@@ -42,6 +42,9 @@ pub(crate) struct PruneArguments {
     max_delete: Option<u32>,
     #[command(flatten)]
     keep: KeepArguments,
+    /// Whether a dry run takes every step for sound.
+    #[arg(skip)]
+    assumes_sound: bool,
 }
 
 /// Keep rules. Each replaces the configured rule of the same name; a step is kept if any rule selects it.
@@ -74,7 +77,12 @@ pub(crate) struct KeepArguments {
 impl PruneArguments {
     /// Returns those that plan every tier by these rules, and change nothing.
     pub(super) fn dry_run(keep: KeepArguments) -> Self {
-        Self { dry_run: true, tier: TierChoice::default(), max_delete: None, keep }
+        Self { dry_run: true, tier: TierChoice::default(), max_delete: None, keep, assumes_sound: false }
+    }
+
+    /// Returns those that plan every tier by the configured rules, as if every step were sound: no step is read.
+    pub(super) fn overview() -> Self {
+        Self { assumes_sound: true, ..Self::dry_run(KeepArguments::default()) }
     }
 
     /// Returns the rules for a run on a remote.
@@ -148,11 +156,7 @@ pub(crate) async fn run(session: &Session, arguments: &PruneArguments) -> Result
     let results = execute(&tiers, arguments).await?;
     tiers.progress.finish();
     let code = exit_code(&results);
-    for (_, result) in &results {
-        if let Err(error) = result {
-            session.output.error_beside_report(error);
-        }
-    }
+    session.output.errors_beside_report(results.iter().map(|(_, result)| result));
     let pruned = results.into_iter().map(|(tier, result)| PrunedTier::new(&tier, result));
     session.output.result(&PruneDocument {
         run: tiers.run_name().to_string(),
@@ -221,7 +225,7 @@ async fn prune_remote_tier(
         observer: tiers.observer(),
     };
     if arguments.dry_run {
-        return Ok(planned(plan_remote(&prune).await?));
+        return Ok(planned(plan_remote(&prune, !arguments.assumes_sound).await?));
     }
     prune_remote(&prune).await
 }

@@ -12,17 +12,16 @@ use stepvault_core::config::LinkPolicy;
 use stepvault_core::document::{ErrorInfo, StepIdMembers};
 use stepvault_core::nodes::listed;
 use stepvault_core::{Attempt, Clock as _, Error, ErrorKind, RelativePath, Result, Step, StepId};
-use stepvault_engine::blocking::blocking;
+use stepvault_engine::blocking;
 use stepvault_engine::exclusive::{ExclusiveRun, Purpose};
 use stepvault_engine::inspect::{SourceCheck, check_source};
 use stepvault_engine::placement::CurrentWriter;
 use stepvault_engine::push::{CheckpointToSeal, MetricsSource, PushReport, SealPlan, plan_push, push};
 use stepvault_engine::upload::{RemoteOutcome, Uploaded};
 use stepvault_formats::find::Extent;
-use stepvault_local::clock::SystemClock;
 use stepvault_local::seal_record::AttemptOrigin;
-use stepvault_local::tree::Checkpoint;
 use stepvault_local::vault::ScratchVault;
+use stepvault_local::{Checkpoint, SystemClock};
 use tokio::time::sleep;
 
 use crate::arguments::values::{checked, duration, metric};
@@ -171,10 +170,8 @@ async fn plan(session: &Session, tiers: &Tiers, arguments: PushArguments) -> Res
     let remotes = tiers.upload_remotes();
     let (planned, durable) = plan_push(vault, &remotes, request, &tiers.observer()).await?;
     tiers.progress.finish();
+    session.output.errors_beside_report(&durable);
     let remotes = remotes.iter().zip(&durable).map(|(remote, durable)| {
-        if let Err(error) = durable {
-            session.output.error_beside_report(error);
-        }
         let is_durable = matches!(durable, Ok(true));
         RemoteDocument {
             remote: remote.name().to_string(),

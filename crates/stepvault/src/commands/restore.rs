@@ -69,6 +69,19 @@ pub(crate) struct RestoreArguments {
     /// damaged is always skipped.
     #[arg(long)]
     allow_older: bool,
+    #[command(flatten)]
+    archive: ArchiveArguments,
+    #[command(flatten)]
+    turn: TurnArguments,
+    #[command(flatten)]
+    nodes: NodesArguments,
+    #[command(flatten)]
+    trainer: TrainerArguments,
+}
+
+/// What to do if objects are in an archive class.
+#[derive(Debug, Args)]
+pub(crate) struct ArchiveArguments {
     /// Request archived objects from the store, which takes minutes to days and is charged: expedited, standard or bulk
     ///
     /// Without this flag, a step in an archive class ends the restore with code 15.
@@ -79,12 +92,13 @@ pub(crate) struct RestoreArguments {
     /// The objects stay requested: run the same command again later.
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration, requires = "thaw")]
     timeout: Duration,
-    #[command(flatten)]
-    turn: TurnArguments,
-    #[command(flatten)]
-    nodes: NodesArguments,
-    #[command(flatten)]
-    trainer: TrainerArguments,
+}
+
+impl ArchiveArguments {
+    /// Returns the options of a restore; `None` if nothing is to be requested.
+    pub(super) fn options(&self) -> Option<ThawOptions> {
+        self.thaw.map(|speed| ThawOptions { speed, patience: self.timeout })
+    }
 }
 
 /// Options for processes that restore into one directory.
@@ -200,7 +214,7 @@ pub(super) async fn execute(tiers: &Tiers, arguments: RestoreArguments) -> Resul
         handoff: Some(handoff_options(tiers, arguments.trainer.profile, arguments.trainer.no_pointer)?),
         demoted,
         allow_older: arguments.allow_older,
-        thaw: arguments.thaw.map(|speed| ThawOptions { speed, patience: arguments.timeout }),
+        thaw: arguments.archive.options(),
         ..arguments.nodes.request(tiers, target)
     };
     let context = restore_context(tiers);

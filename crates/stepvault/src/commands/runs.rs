@@ -70,10 +70,7 @@ pub(crate) async fn run(session: &Session, _arguments: &RunsArguments) -> Result
     let (document, results) = RunsDocument::list(&settings, &remotes, &progress).await;
     progress.finish();
     let code = ExitCode::of_tiers(results.iter().map(Result::as_ref));
-    results
-        .iter()
-        .filter_map(|result| result.as_ref().err())
-        .for_each(|error| session.output.error_beside_report(error));
+    session.output.errors_beside_report(&results);
     let is_none = document.runs.is_empty() && document.failed.is_empty();
     session.output.result(&document)?;
     Ok(if is_none { ExitCode::NotFound } else { code })

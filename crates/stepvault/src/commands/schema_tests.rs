@@ -9,7 +9,7 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 use stepvault_agent::control::DrainAnswer;
 use stepvault_agent::notifications::Notification;
-use stepvault_core::document::{Document, ErrorAnswer};
+use stepvault_core::document::Document;
 use stepvault_engine::save::CommitReport;
 use stepvault_local::durable;
 
@@ -17,6 +17,7 @@ use super::{
     agent, announce, config, copy, dashboard, doctor, du, estimate, explain, follow, gc, generated, import,
     init, inspect, list, pin, prune, push, remote, restore, runs, save, show, status, tier, verify, wait,
 };
+use crate::output::ErrorDocument;
 
 const FILE: &str = "docs/reference/json.schema.json";
 
@@ -62,7 +63,7 @@ fn schemas() -> (Vec<(&'static str, Value)>, Map<String, Value>) {
         ("announce", of::<announce::AnnounceDocument>(to)),
         ("drain", of::<DrainAnswer>(to)),
         ("notification", of::<Notification>(to)),
-        ("error", of::<ErrorAnswer>(to)),
+        ("error", of::<ErrorDocument>(to)),
     ];
     (documents, generator.take_definitions(true))
 }

@@ -49,7 +49,7 @@ struct EntryDocument {
     /// Modification time.
     modified_at: String,
     /// The digest over the digests of the file's parts (see the format), by the run's algorithm; null until it has been
-    /// hashed.
+    /// hashed, and for a file that is known by the store's checksum alone.
     digest: Option<String>,
     /// BLAKE3 of the bytes; null until it has been hashed, for a file of several parts, and where the run's algorithm is
     /// SHA-256.
@@ -59,6 +59,8 @@ struct EntryDocument {
     sha256: Option<String>,
     /// CRC-32C of the bytes in hexadecimal digits; null until it has been hashed.
     crc32c: Option<String>,
+    /// The store's checksum, by which alone the file is known; null for a file that stepvault has read.
+    trusted: Option<String>,
 }
 
 /// Runs the command.
@@ -157,10 +159,11 @@ fn of_manifests(manifests: &[PartManifest]) -> Content {
     let files = manifests.iter().flat_map(|manifest| &manifest.files);
     let files: BTreeMap<&str, &FileEntry> = files.map(|file| (file.path.as_str(), file)).collect();
     let entries = files.into_values().map(|file| EntryDocument {
-        digest: Some(file.content.to_string()),
+        digest: file.digests().map(|digests| digests.content.to_string()),
         blake3: of_bytes(file, DigestAlgorithm::Blake3),
         sha256: of_bytes(file, DigestAlgorithm::Sha256),
-        crc32c: Some(file.crc32c.to_string()),
+        crc32c: file.digests().map(|digests| digests.crc32c.to_string()),
+        trusted: file.trusted_checksum().map(|checksum| checksum.to_string()),
         ..EntryDocument::new(&file.path, file.size_bytes, file.mode, file.mtime)
     });
     let algorithms: BTreeSet<String> = manifests.iter().map(|part| part.digest.to_string()).collect();
@@ -184,13 +187,14 @@ impl EntryDocument {
             blake3: None,
             sha256: None,
             crc32c: None,
+            trusted: None,
         }
     }
 }
 
 /// Returns the digest of a file's bytes if the file is of one part and its digests are by `algorithm`.
 fn of_bytes(file: &FileEntry, algorithm: DigestAlgorithm) -> Option<String> {
-    match file.parts_content.as_slice() {
+    match file.digests()?.parts.as_slice() {
         [only] if only.algorithm() == algorithm => Some(only.to_string()),
         _ => None,
     }
@@ -224,12 +228,16 @@ impl Report for ShowDocument {
                 ),
             );
         }
-        line("digests", self.algorithms.join(", "));
+        let trusted = self.entries.iter().filter(|entry| entry.trusted.is_some()).count() as u64;
+        let trusted = (trusted > 0).then(|| {
+            format!("{} by the store's checksum, not read by stepvault", human::count(trusted, "file"))
+        });
+        line("digests", self.algorithms.iter().cloned().chain(trusted).join(", "));
         line("best", self.best.join(", "));
         line("metrics", human::metrics(&step.metrics));
         step.faults.iter().for_each(|fault| line("fault", fault.clone()));
         let files = self.entries.iter().map(|entry| {
-            let digest = entry.digest.as_deref().unwrap_or("not hashed yet");
+            let digest = entry.digest.as_deref().or(entry.trusted.as_deref()).unwrap_or("not hashed yet");
             [entry.path.clone(), human::bytes(entry.bytes), entry.mode.clone(), digest.to_owned()]
         });
         let files = table::text(&["file", "size", "mode", "digest"], &[1], files);

@@ -50,6 +50,13 @@ pub(super) async fn demoted_steps(tiers: &Tiers) -> BTreeMap<StepId, String> {
     demoted(&known_starts(tiers).await, rule)
 }
 
+/// Returns the latest of these starts of each node, by the node's name.
+pub(super) fn latest_of_nodes(starts: &[Start]) -> Vec<StartStatus> {
+    // The latest is last.
+    let latest: BTreeMap<&NodeName, &Start> = starts.iter().map(|start| (&start.node, start)).collect();
+    latest.into_values().map(StartStatus::of).collect()
+}
+
 /// Maximum number of starts to show, the latest.
 const MAXIMUM_TOLD: usize = 8;
 
@@ -64,8 +71,8 @@ pub(in crate::commands) struct StartsStatus {
     demoted: Vec<DemotedStep>,
 }
 
-#[derive(Debug, Serialize, JsonSchema)]
-struct StartStatus {
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub(in crate::commands) struct StartStatus {
     /// What was started.
     who: StartedProgram,
     /// The node.

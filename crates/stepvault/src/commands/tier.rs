@@ -8,7 +8,7 @@ use stepvault_core::retention::Selection;
 use stepvault_core::{Error, ErrorKind, RemoteName, Result};
 use stepvault_engine::copy::CopyChoice;
 
-use super::copy::{CopyDocument, Results, copy_runs, report_failures, runs_of};
+use super::copy::{CopyDocument, Results, copy_runs, runs_of};
 use crate::context::Settings;
 use crate::exit_code::ExitCode;
 use crate::output::Report;
@@ -61,7 +61,7 @@ pub(crate) async fn run(session: &Session, arguments: &TierArguments) -> Result<
         let choice = |_: &_| Ok(CopyChoice::Selected(selection.clone()));
         remotes.push(copy_runs(session, &pair, runs, arguments.dry_run, choice, &mut results).await);
     }
-    report_failures(session, &results);
+    session.output.errors_beside_report(results.iter().map(|(_, result)| result));
     session.output.result(&TierDocument { dry_run: arguments.dry_run, remotes })?;
     Ok(ExitCode::of_any_tiers(&results))
 }

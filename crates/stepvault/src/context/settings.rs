@@ -101,8 +101,13 @@ impl Settings {
         // A node that cannot be determined is an error of the commands that need it.
         if let Ok(writer) = self.writer() {
             session.output.name_node(&writer.place);
+            let node = writer.place.node();
             if self.config.agent.log_format == LogFormat::Json {
-                session.output.write_records(writer.place.node());
+                session.output.write_records(node);
+            }
+            session.output.start_traces(&self.config, node);
+            if let Some(metrics) = &session.output.metrics {
+                metrics.set_subject(node.clone(), self.run().ok().map(|run| run.name));
             }
         }
         for warning in &self.config.warnings {

@@ -15,9 +15,12 @@ use std::sync::{Arc, OnceLock};
 use console::Color;
 use indicatif::MultiProgress;
 use itertools::Itertools as _;
+use schemars::JsonSchema;
 use serde::Serialize;
-use stepvault_agent::CommandMetrics;
+use stepvault_agent::{CommandMetrics, TraceTarget, Traces};
+use stepvault_core::config::Config;
 use stepvault_core::document::{Document, ErrorAnswer, ErrorInfo};
+use stepvault_core::observe::{Event, Observer as _};
 use stepvault_core::{Error, ErrorKind, NodeName, NodePlace, Result};
 
 use self::record::{About, Record};
@@ -70,6 +73,31 @@ pub(crate) enum Priority {
     Debug = 7,
 }
 
+/// The document of the error that ended a command.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct ErrorDocument {
+    /// What happened, for the command that prints a document for each event. Omitted by all others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    event: Option<ErrorEvent>,
+    #[serde(flatten)]
+    answer: ErrorAnswer,
+}
+
+/// The last event of a command that ended with an error.
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+enum ErrorEvent {
+    /// The command failed.
+    Error,
+}
+
+impl ErrorDocument {
+    fn new(error: &Error, has_events: bool) -> Self {
+        let answer = ErrorAnswer { error: ErrorInfo::from(error) };
+        Self { event: has_events.then_some(ErrorEvent::Error), answer }
+    }
+}
+
 /// The destination and format of printed output.
 #[derive(Debug, Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "they are independent")]
@@ -86,8 +114,9 @@ pub(crate) struct Output {
     node: Arc<OnceLock<NodeName>>,
     /// Set once lines of a service are JSON.
     records: Arc<OnceLock<NodeName>>,
-    /// Counts what the command does, if `--metrics-file` asks for it.
+    /// Counts what the command does, if `--metrics-file` or `--metrics-push` asks for it.
     pub(crate) metrics: Option<Arc<CommandMetrics>>,
+    traces: Arc<OnceLock<Arc<Traces>>>,
 }
 
 impl Output {
@@ -102,6 +131,7 @@ impl Output {
             node: Arc::default(),
             records: Arc::default(),
             metrics: None,
+            traces: Arc::default(),
         }
     }
 
@@ -136,6 +166,34 @@ impl Output {
     pub(crate) fn write_records(&self, node: &NodeName) {
         if self.is_service {
             let _ = self.records.set(node.clone());
+        }
+    }
+
+    /// Begins to send the traces of steps, if the configuration or the environment names a collector. Must be called inside
+    /// the runtime.
+    pub(crate) fn start_traces(&self, config: &Config, node: &NodeName) {
+        if self.traces.get().is_some() {
+            return;
+        }
+        match TraceTarget::find(config.traces.as_ref(), &|name| std::env::var(name).ok()) {
+            Ok(None) => {}
+            Ok(Some(target)) => _ = self.traces.get_or_init(|| Arc::new(Traces::start(target, node, config))),
+            Err(error) => self.warn(&error.text_with_hint()),
+        }
+    }
+
+    /// Returns the traces that are sent.
+    pub(crate) fn traces(&self) -> Option<&Arc<Traces>> {
+        self.traces.get()
+    }
+
+    /// Reports an event to what counts and traces the command's work.
+    pub(crate) fn observe(&self, event: &Event<'_>) {
+        if let Some(metrics) = &self.metrics {
+            metrics.on_event(event);
+        }
+        if let Some(traces) = self.traces() {
+            traces.on_event(event);
         }
     }
 
@@ -232,13 +290,19 @@ impl Output {
         self.line_at(Priority::Error, &human::error(error));
     }
 
+    /// Prints the error of each result that has one, beside a report.
+    pub(crate) fn errors_beside_report<'a, T: 'a>(&self, results: impl IntoIterator<Item = &'a Result<T>>) {
+        let errors = results.into_iter().filter_map(|result| result.as_ref().err());
+        errors.for_each(|error| self.error_beside_report(error));
+    }
+
     /// Prints the error that ended a command on stderr, and as a JSON document if JSON is selected.
     pub(crate) fn error(&self, error: &Error) {
         self.error_beside_report(error);
         if self.json {
             // The exit code says that it failed already.
-            let answer = ErrorAnswer { error: ErrorInfo::from(error) };
-            let _ = self.text(&self.encoded(&answer).unwrap_or_default());
+            let document = ErrorDocument::new(error, self.has_events);
+            let _ = self.text(&self.encoded(&document).unwrap_or_default());
         }
     }
 }
@@ -289,7 +353,7 @@ fn not_encoded(error: serde_json::Error) -> Error {
 /// Serializes an error.
 pub(crate) fn error_document(error: &Error) -> String {
     // Only strings, so this cannot fail.
-    document(&ErrorAnswer { error: ErrorInfo::from(error) }).unwrap_or_default()
+    document(&ErrorDocument::new(error, false)).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -307,5 +371,7 @@ mod tests {
         assert_eq!(document, expected);
         let without_hint = error_document(&Error::new(ErrorKind::Failed, "x"));
         assert!(without_hint.contains("\"hint\": null"), "{without_hint}");
+        let last = serde_json::to_value(ErrorDocument::new(&error, true)).unwrap();
+        assert_eq!(last, serde_json::json!({ "event": "error", "error": expected["error"] }));
     }
 }

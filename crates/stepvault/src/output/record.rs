@@ -56,7 +56,11 @@ impl About {
 
     /// A line about an operation.
     pub(crate) fn operation(operation: &Operation<'_>) -> Self {
-        let Operation { run, tier, id, .. } = *operation;
+        Self::step_of(operation.run, operation.tier, operation.id)
+    }
+
+    /// A line about a step of a run on a tier.
+    pub(crate) fn step_of(run: &RunName, tier: &Tier, id: StepId) -> Self {
         Self { run: Some(run.clone()), trace_id: Some(trace_id(run, id)), ..Self::step(tier, id) }
     }
 }

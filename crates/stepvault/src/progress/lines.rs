@@ -88,7 +88,7 @@ fn line(tier: &Tier, counts: &Counts, sent_bytes: u64, elapsed: Duration) -> Str
 /// Describes an event in one line; `None` for those that are too frequent, and those of an operation.
 pub(super) fn of_event(event: &Event<'_>) -> Option<String> {
     Some(match event {
-        Event::Durable { tier, id } => format!("{tier}: {id} is durable"),
+        Event::Durable { tier, id, .. } => format!("{tier}: {id} is durable"),
         Event::Retrying { tier, error, wait_seconds } => {
             format!("{tier}: {error}; retrying in {}", human::seconds(*wait_seconds))
         }

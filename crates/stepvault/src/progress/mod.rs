@@ -195,9 +195,7 @@ impl Watcher {
 
 impl Observer for Watcher {
     fn on_event(&self, event: &Event<'_>) {
-        if let Some(metrics) = &self.output.metrics {
-            metrics.on_event(event);
-        }
+        self.output.observe(event);
         if self.style == Style::Silent {
             if let Event::Warning { message } = event {
                 self.output.warn(message);
@@ -250,7 +248,7 @@ impl Observer for Watcher {
                 }
             }
             // One line tells of both.
-            Event::Durable { tier, id } if self.is_transferring(tier, *id) => {}
+            Event::Durable { tier, id, .. } if self.is_transferring(tier, *id) => {}
             Event::Retrying { tier, .. } => {
                 // While a remote is down, every request is retried; one line per interval is enough.
                 if self.counts(tier).is_none_or(|mut counts| counts.may_tell_of_retry())
@@ -263,9 +261,8 @@ impl Observer for Watcher {
             other => {
                 if let Some(line) = lines::of_event(other) {
                     let about = match other {
-                        Event::Durable { tier, id } | Event::Skipped { tier, id, .. } => {
-                            About::step(tier, *id)
-                        }
+                        Event::Durable { run, tier, id, .. } => About::step_of(run, tier, *id),
+                        Event::Skipped { tier, id, .. } => About::step(tier, *id),
                         _ => About::default(),
                     };
                     self.print(Priority::Info, about, || line);

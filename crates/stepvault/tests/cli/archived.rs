@@ -100,3 +100,44 @@ fn an_older_step_that_can_be_read_comes_only_if_that_is_allowed() {
     scene.command(&["restore", "--into", "out", "--timeout", "1h"]).run().expect_code(2);
     scene.command(&["restore", "--into", "out", "--thaw", "fast"]).run().expect_code(2);
 }
+
+#[test]
+fn a_marker_in_the_archive_stops_no_vault_that_has_seen_it() {
+    let scene = Scene::new();
+    let restore = |into: &'static str, more: &[&str]| {
+        scene.command(&[&["restore", "--local", "vault", "--into", into], more].concat())
+    };
+    std::fs::create_dir(scene.place.path("vault")).unwrap();
+    restore("before", &[]).run().expect_code(0);
+    scene.server.archive("GLACIER", true);
+    restore("out", &[]).run().expect_code(15);
+    let thaw = ["--thaw", "standard"];
+    for objects in ["2 objects", "2 objects"] {
+        restore("out", &thaw).run().expect_code(15).expect_stderr(&[objects]);
+        scene.server.finish_thaws();
+    }
+    restore("out", &thaw).run().expect_code(0);
+    assert!(scene.place.path("out/step_2").exists());
+}
+
+#[test]
+fn run_and_follow_request_archived_objects_too() {
+    let scene = Scene::new();
+    scene.server.archive("GLACIER", false);
+    let mut run = scene.command(&["run", "--into", "out", "--thaw", "bulk"]);
+    run.args(["--", "sh", "-c", "echo resumed from $STEPVAULT_RESTORED_STEP"]);
+    run.run().expect_code(15).expect_stderr(&["2 objects", "bulk retrieval"]);
+    assert_eq!(scene.requested(), 2);
+    scene.server.finish_thaws();
+    run.run().expect_code(0).expect_stdout(&["resumed from 2"]);
+
+    let scene = Scene::new();
+    scene.server.archive("GLACIER", false);
+    let mut follower = scene
+        .command(&["follow", "--into", "followed", "--once", "--interval", "1s", "--thaw", "standard"])
+        .start();
+    follower.wait_until("the request", || scene.requested() == 2);
+    scene.server.finish_thaws();
+    follower.wait().expect_code(0);
+    assert!(scene.place.path("followed/000000000002.a1/step_2").exists());
+}

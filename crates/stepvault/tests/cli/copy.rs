@@ -203,3 +203,22 @@ fn within_one_bucket_the_store_copies() {
     assert_eq!(read.count(), 0);
     run(&["verify", "--deep", "--run", "demo/a", "--remote", &to]).expect_code(0);
 }
+
+#[test]
+fn credentials_for_one_side_only_say_which_side_refuses() {
+    let place = Place::new();
+    let server = StrictS3::start();
+    server.create_bucket("bucket");
+    place.push_steps(&[1]);
+    let (here, there) = (format!("here={}", place.remote()), on_server(&server, "there", "p"));
+    let copy = |from: &str, to: &str, secret: &str| {
+        let words = ["copy", "--from", from, "--to", to, "--run", "demo/a"];
+        with_keys(&server, place.command(words)).env("AWS_SECRET_ACCESS_KEY", secret).run()
+    };
+    copy(&here, &there, "another").expect_code(1).expect_error("cannot use the target: there");
+    assert!(server.objects().keys().is_empty(), "{:?}", server.objects().keys());
+    copy(&here, &there, server.secret_key()).expect_code(0);
+    let back = format!("back=file://{}", place.path("back").display());
+    copy(&there, &back, "another").expect_code(1).expect_error("cannot read the source: there");
+    assert!(!exists(&place, "back/demo"));
+}

@@ -1,12 +1,22 @@
 //! `dashboard`: its page and JSON, who may read them, and the page of an agent.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
+use stepvault_core::codec::{Record, decode, encode};
+use stepvault_core::commit::Commit;
+use stepvault_core::keys::RunKeys;
+use stepvault_core::records::Claim;
+use stepvault_core::starts::{Start, StartHistory, StartedProgram};
+use stepvault_core::{Attempt, NodeName, NodeSet, RunName, Step, StepId, Timestamp};
+use stepvault_testkit::objects::StoredObject;
 use stepvault_testkit::process::PATH;
+use stepvault_testkit::s3::StrictS3;
 use stepvault_testkit::tls::Authority;
 
 use crate::support::{Place, TestProcess, wait_until};
@@ -21,8 +31,12 @@ struct Dashboard {
 
 impl Dashboard {
     fn start(place: &Place, options: &str) -> Self {
+        Self::with_keys(place, options, &[])
+    }
+
+    fn with_keys(place: &Place, options: &str, keys: &[(&str, &str)]) -> Self {
         let line = format!("exec stepvault dashboard --refresh 1s {options} >&2");
-        let mut process = place.shell(&line).start();
+        let mut process = place.shell(&line).envs(keys.iter().copied()).start();
         let url = url_in(&mut process);
         Self { process, url }
     }
@@ -121,7 +135,15 @@ fn the_page_and_its_json_show_what_a_remote_holds_and_follow_it() {
     place.succeed_here(&["prune", "--keep-last", "1"]);
     let document = dashboard.until("the removal", |document| steps(&document["runs"][0]) == [3]);
     let removed = document["runs"][0]["removed"].as_array().unwrap();
-    assert_eq!(removed.iter().map(|step| step["step"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(removed.iter().map(|step| step["step"].as_u64().unwrap()).collect::<Vec<_>>(), [2, 1]);
+    assert!(removed.iter().all(|step| step["noticed_at"].is_string()), "{removed:?}");
+    // A page that is opened now knows them from the records.
+    let later = place.document_here(0, &["dashboard"]);
+    let removed = later["runs"][0]["removed"].as_array().unwrap();
+    let expected = [2, 1].map(|step| {
+        serde_json::json!({ "step": step, "attempt": 1, "remotes": ["file-remote"], "noticed_at": null })
+    });
+    assert_eq!(*removed, expected);
 
     for (method, path, status) in
         [("GET", "/v1/status", "404"), ("POST", "/", "405"), ("GET", "/../etc", "404")]
@@ -249,4 +271,192 @@ fn what_cannot_be_shown_is_said() {
     let document = dashboard.document();
     assert_eq!(document["runs"], serde_json::json!([]));
     assert_eq!(document["failed"][0]["tier"], "away");
+}
+
+const NODES: usize = 64;
+const MANY: u64 = 1_000;
+
+/// A run whose steps 1 to [`MANY`] were pushed by [`NODES`] nodes, of which each has recorded a start, and one more step of
+/// one node. All but the last step are records alone, written behind the client's back.
+fn with_many_steps(place: &Place, server: &StrictS3, push: impl Fn(u64)) {
+    place.checkpoint(&format!("step_{}", MANY + 1), "newest");
+    push(MANY + 1);
+    let keys = RunKeys::new(RunName::new("demo/a").unwrap());
+    let id = |step| StepId::new(Attempt::FIRST, Step::new(step).unwrap());
+    let nodes: Vec<NodeName> =
+        (0..NODES).map(|node| NodeName::new(format!("node-{node:02}")).unwrap()).collect();
+    server.objects().with(|objects| {
+        let full = |key: &str| format!("bucket/p/{key}");
+        let newest = objects[&full(&keys.commit(id(MANY + 1)))].clone();
+        let claim: Claim = decode(&objects[&full(&keys.claim(id(MANY + 1)))].body, "claim").unwrap();
+        let commit: Commit = decode(&newest.body, "commit").unwrap();
+        let mut put = |key: String, body: Vec<u8>| {
+            let (etag, modified) = (format!("{:032x}", objects.len()), SystemTime::now());
+            let body = Bytes::from(body);
+            let object = StoredObject { etag, modified, body, checksums: BTreeMap::new(), ..newest.clone() };
+            objects.insert(full(&key), object);
+        };
+        let part = |node: &NodeName| {
+            let mut part = commit.parts[0].clone();
+            part.node = node.clone();
+            part
+        };
+        for step in 1..=MANY {
+            let (id, name) = (id(step), format!("step_{step}"));
+            let parts = nodes.iter().map(part).collect();
+            put(keys.commit(id), record(&Commit { id, name: name.clone(), parts, ..commit.clone() }));
+            let nodes = NodeSet::new(nodes.iter().cloned()).unwrap();
+            put(keys.claim(id), record(&Claim { id, name, nodes, ..claim.clone() }));
+        }
+        for node in &nodes {
+            let start = Start {
+                id: format!("start-{node}"),
+                who: StartedProgram::Agent,
+                node: node.clone(),
+                started_at: Timestamp::from_seconds(1_795_256_160),
+                launch: None,
+                restored: None,
+                process: None,
+                trainer: None,
+                end: None,
+            };
+            put(keys.starts(node), record(&StartHistory::of(vec![start])));
+        }
+    });
+}
+
+fn record<R: Record>(record: &R) -> Vec<u8> {
+    encode(record).unwrap()
+}
+
+/// A watcher of the page: it has the whole content, and reads the changes.
+struct Watcher {
+    lines: std::io::Lines<BufReader<TcpStream>>,
+    document: Value,
+    received: usize,
+}
+
+impl Watcher {
+    /// Takes changes until `is_so`, as the script of the page does.
+    fn follow(&mut self, is_so: impl Fn(&Value) -> bool) {
+        while !is_so(&self.document) {
+            let line = self.lines.next().unwrap().unwrap();
+            self.received += line.len() + 1;
+            let Some(change) = line.strip_prefix("data: ") else { continue };
+            let change: Value = serde_json::from_str(change).unwrap();
+            if change["version"].as_u64() <= self.document["version"].as_u64() {
+                continue;
+            }
+            assert_eq!(change["after"], self.document["version"], "no content is left out");
+            let members = |to: &mut Value, from: &Value| {
+                to.as_object_mut().unwrap().extend(from.as_object().unwrap().clone());
+            };
+            members(&mut self.document, &change["members"]);
+            for change in change["runs"].as_array().unwrap() {
+                let run = &mut self.document["runs"][0];
+                assert_eq!(run["run"], change["run"]);
+                members(run, &change["members"]);
+                let steps = run["steps"].as_array_mut().unwrap();
+                let (new, gone) = (change["steps"].as_array().unwrap(), change["gone"].as_array().unwrap());
+                steps.retain(|step| !new.iter().chain(gone).any(|other| other["step"] == step["step"]));
+                steps.extend(new.iter().cloned());
+                steps.sort_by_key(|step| std::cmp::Reverse(step["step"].as_u64()));
+            }
+        }
+    }
+}
+
+#[test]
+fn sixty_four_watchers_of_sixty_four_nodes_and_many_steps_cost_what_has_changed() {
+    let (place, server) = (Place::new(), StrictS3::start());
+    server.create_bucket("bucket");
+    let remote = format!("main=s3://bucket/p?endpoint={}&region=us-east-1", server.endpoint());
+    let keys = [("AWS_ACCESS_KEY_ID", server.access_key()), ("AWS_SECRET_ACCESS_KEY", server.secret_key())];
+    let command = |arguments: &[&str]| {
+        let mut command = place.command(arguments);
+        command.args(["--run", "demo/a", "--remote", &remote]).envs(keys).run().expect_code(0);
+    };
+    with_many_steps(&place, &server, |step| {
+        command(&["push", &format!("checkpoints/step_{step}"), "--local", "vault"]);
+    });
+    let options = format!("--listen 127.0.0.1:0 --run demo/a --remote '{remote}'");
+    let dashboard = Dashboard::with_keys(&place, &options, &keys);
+
+    let (page, (_, body)) = (dashboard.get("/", "").1, dashboard.get("/dashboard.json", ""));
+    let document: Value = serde_json::from_str(&body).unwrap();
+    let run = &document["runs"][0];
+    assert_eq!(steps(run).len() as u64, MANY + 1);
+    assert_eq!(run["nodes"].as_array().unwrap().len(), NODES);
+    assert_eq!(run["restore"]["step"], MANY + 1);
+    // 2 MiB for 10,000 steps.
+    let limit = page.len() + usize::try_from(MANY + 1).unwrap() * 200;
+    assert!(page.len() < 40_000 && body.len() < limit, "{} and {} bytes", page.len(), body.len());
+
+    let listings = || {
+        let requests = server.faults().requests();
+        requests
+            .iter()
+            .filter(|request| request.path.contains("list-type=2") && request.path.contains("commits"))
+            .count()
+    };
+    let connected = (0..64).map(|_| {
+        let (mut stream, host) = connect(&dashboard.url);
+        write!(stream, "GET /events HTTP/1.1\r\nhost: {host}\r\n\r\n").unwrap();
+        Watcher { lines: BufReader::new(stream).lines(), document: Value::Null, received: 0 }
+    });
+    let mut watchers: Vec<Watcher> = connected.collect();
+    for watcher in &mut watchers {
+        while !watcher.lines.next().unwrap().unwrap().is_empty() {}
+    }
+    let document = dashboard.document();
+    for watcher in &mut watchers {
+        watcher.document = document.clone();
+    }
+    server.faults().clear_requests();
+    wait_until("three more listings", || listings() >= 3 * 2);
+    let (requests, listings) = (server.faults().requests(), listings());
+    let newest = format!("/commits/{:012}.a1.json", MANY + 1);
+    let reads = requests
+        .iter()
+        .filter(|request| request.path.contains("/commits/") && !request.path.contains(&newest));
+    assert_eq!(reads.count(), 0, "no commit is read again: {requests:#?}");
+    // Two pages of commits, two of claims, and tombstones, retired steps and pins; once the plans are made anew.
+    assert!(requests.len() <= 6 * listings + 100, "{} requests: {requests:#?}", requests.len());
+
+    place.checkpoint("step_2000", "one more");
+    command(&["push", "checkpoints/step_2000", "--local", "vault"]);
+    let is_new = |document: &Value| {
+        let run = &document["runs"][0];
+        let newest = (&run["steps"][0]["step"], &run["steps"][0]["remotes"], &run["restore"]["step"]);
+        newest == (&json!(2000), &json!(["main"]), &json!(2000))
+    };
+    let now = dashboard.until("the new step", is_new);
+    for watcher in &mut watchers {
+        watcher.follow(is_new);
+        assert!(watcher.received < 64 << 10, "{} bytes for one step", watcher.received);
+        assert_eq!(watcher.document["runs"][0]["steps"], now["runs"][0]["steps"]);
+    }
+}
+
+#[test]
+fn uploads_that_nobody_finished_are_shown_and_of_many_the_newest() {
+    let place = Place::new();
+    place.push_steps(&[1]);
+    for step in 2..=301 {
+        let claim = format!(
+            "{{\"format\":1,\"id\":{{\"attempt\":1,\"step\":{step}}},\"name\":\"step_{step}\",\"nodes\":[\"node-0\"],\"run\":\"demo/a\"}}"
+        );
+        place.write(&format!("remote/demo/a/.stepvault/attempts/{step:012}.a1.json"), claim);
+    }
+    let document = place.document_here(0, &["dashboard"]);
+    let run = &document["runs"][0];
+    assert_eq!(steps(run).len(), 257);
+    let incomplete = &run["steps"][0]["incomplete"][0];
+    assert_eq!(
+        (&incomplete["remote"], &incomplete["missing_nodes"]),
+        (&json!("file-remote"), &json!(["node-0"]))
+    );
+    assert!(incomplete["begun_at"].is_string(), "{incomplete}");
+    let warning = run["time_warnings"][0].as_str().unwrap();
+    assert!(warning.starts_with("file-remote has 44 older incomplete steps"), "{warning}");
 }

@@ -189,6 +189,35 @@ fn retention_in_force_is_the_configurations_or_the_flags() {
 }
 
 #[test]
+fn a_selective_remote_counts_with_what_its_rules_select() {
+    let place = Place::new();
+    let configure = |select: &str| {
+        let text = format!(
+            "[remote.main]\nurl = \"s3://bucket/prefix\"\n[remote.cold]\nurl = \"gs://bucket\"\nfrom = \"main\"\n{select}\n\
+             [run.\"a\"]\nwatch = \"checkpoints\"\n[keep.remote]\nlast = 3\n"
+        );
+        place.write("stepvault.toml", text);
+    };
+    let line = "--params 1B --weights bf16 --optimizer none --layout torch --steps 5000 --every 100";
+    for (select, steps) in [
+        ("select.every-steps = 1000", 5),
+        ("select = { every-steps = 2000, final = true }", 3),
+        ("after = \"24h\"", 50),
+    ] {
+        configure(select);
+        let document = estimated(&place, line);
+        let tiers = document["run"]["tiers"].as_array().unwrap();
+        let of = |name: &str| tiers.iter().find(|tier| tier["tier"] == name).unwrap()["steps"].as_u64();
+        assert_eq!((of("main"), of("cold")), (Some(3), Some(steps)), "{select}");
+        let notes = document["notes"].as_array().unwrap();
+        assert!(
+            notes.iter().any(|note| note.as_str().unwrap().contains("its rules select at the end")),
+            "{notes:?}"
+        );
+    }
+}
+
+#[test]
 fn wrong_numbers_say_what_to_write() {
     let place = Place::new();
     std::fs::write(place.path("file.bin"), "x").unwrap();

@@ -85,6 +85,38 @@ fn those_between_are_passed_over_and_only_the_last_ones_stay() {
 }
 
 #[test]
+fn with_all_a_step_that_becomes_durable_after_a_newer_one_is_followed_once() {
+    let place = Place::new();
+    place.push_steps(&[1, 2, 3]);
+    // Those whose commit is not there are not durable yet.
+    let away = |step| place.path(&format!("{step}.json"));
+    for step in [1, 2] {
+        std::fs::rename(place.commit(step, 1), away(step)).unwrap();
+    }
+    let call = |options: &[&str]| {
+        follow(&place, &[options, &["--timeout", "0s", "--keep", "1", "--json"]].concat(), &[]).run()
+    };
+    assert_eq!(kinds(&events(&call(&["--all"]))), [("restored", Some(3)), ("ended", None)]);
+    std::fs::rename(away(1), place.commit(1, 1)).unwrap();
+    call(&[]).expect_code(10);
+    let late = [("restored", Some(1)), ("removed", Some(1)), ("ended", None)];
+    assert_eq!(kinds(&events(&call(&["--all"]))), late);
+    let latest = std::fs::read_link(place.path("followed/latest")).unwrap();
+    assert_eq!(latest.to_str().unwrap(), "000000000003.a1/step_3");
+    call(&["--all"]).expect_code(10);
+    // One whose command was interrupted is finished from what was restored, also if it is removed by then.
+    std::fs::rename(away(2), place.commit(2, 1)).unwrap();
+    let options = ["--all", "--keep", "1", "--interval", "1s"];
+    let mut running = follow(&place, &options, &["sh", "-c", "echo run >> log; sleep 100 & wait"]).start();
+    running.wait_until("the command runs", || place.path("log").exists());
+    running.signal(Signal::TERM);
+    running.wait().expect_code(130);
+    std::fs::rename(place.commit(2, 1), away(2)).unwrap();
+    let late = [("restored", Some(2)), ("removed", Some(2)), ("ended", None)];
+    assert_eq!(kinds(&events(&call(&["--all"]))), late);
+}
+
+#[test]
 fn a_failing_command_is_tried_again_and_does_not_stop_the_next_step() {
     let place = Place::new();
     place.push_steps(&[1, 2, 3, 4]);
@@ -105,8 +137,9 @@ fn a_failing_command_is_tried_again_and_does_not_stop_the_next_step() {
     assert_members(&found[2], &failed);
     assert_members(&found[4], &json!({ "exit_code": 0, "tries": 1, "reason": null }));
     outcome.expect_stderr(&["out 2\nerr\n"]);
-    let again = follow(&place, &options, &["sh", "-c", script]).run().expect_code(10);
-    assert_eq!(events(&again)[0]["error"]["kind"], "not-found", "{again:?}");
+    let again = events(&follow(&place, &options, &["sh", "-c", script]).run().expect_code(10));
+    assert_eq!(kinds(&again), [("error", None)]);
+    assert_eq!(again[0]["error"]["kind"], "not-found", "{again:?}");
 }
 
 #[test]

@@ -1,9 +1,12 @@
 //! `import`: steps that a copying tool has put into a remote.
 
+use std::path::Path;
+
 use serde_json::{Value, json};
 use stepvault_testkit::fixture::Fixture;
+use stepvault_testkit::gcs::StrictGcs;
 use stepvault_testkit::s3::StrictS3;
-use stepvault_testkit::tree::{copy, files_below};
+use stepvault_testkit::tree::{copy, files_below, write};
 
 use crate::doctor::remote_place::RemotePlace;
 use crate::support::{Place, listed_steps};
@@ -103,4 +106,83 @@ fn a_bucket_is_imported_with_the_options_of_its_remote() {
     run(&["verify", "--deep"]).expect_code(0);
     let stays = server.objects().keys().iter().any(|key| key.ends_with("team/old/run/step_7/weights.dat"));
     assert!(stays, "{:?}", server.objects().keys());
+}
+
+#[test]
+fn the_checksums_of_a_store_are_taken_and_named() {
+    let server = StrictGcs::start();
+    let remote = RemotePlace::of_gcs(&server);
+    remote.leave_object("old/run/step_7/weights.dat");
+    let run =
+        |words: &[&str]| remote.stepvault(&[words, &["--run", "grpo", "--remote", &remote.remote]].concat());
+    let words = ["import", "gs://bucket/team/old/run", "--quiet-time", "0s", "--trust-store"];
+    let plan = run(&[&words[..], &["--dry-run", "--json"]].concat()).expect_code(0).json();
+    assert_eq!((&plan["read_bytes"], &plan["trusted_bytes"]), (&json!(0), &json!(4)));
+    run(&[&words[..], &["--dry-run"]].concat())
+        .expect_code(0)
+        .expect_stdout(&["0 B to read", "1 file of 4 B by the store's checksums, not read"]);
+    assert_eq!(
+        outcomes(&run(&[&words[..], &["--json"]].concat()).expect_code(0).json()),
+        [(7, "imported".to_owned())]
+    );
+    let listed = run(&["list", "--json"]).expect_code(0).json();
+    assert_eq!(listed["steps"][0]["trusted_files"], 1);
+    let shown = run(&["show", "7", "--json"]).expect_code(0).json();
+    let file = &shown["entries"][0];
+    assert!(file["trusted"].as_str().unwrap().starts_with("crc32c "), "{file}");
+    assert_eq!(
+        (&file["digest"], &file["sha256"], &file["crc32c"]),
+        (&json!(null), &json!(null), &json!(null))
+    );
+    run(&["show", "7"])
+        .expect_code(0)
+        .expect_stdout(&["1 file by the store's checksum, not read by stepvault"]);
+    run(&["verify"]).expect_code(0);
+    run(&["restore", "--into", "restored"]).expect_code(0);
+    assert_eq!(std::fs::read(remote.place.path("restored/step_7/weights.dat")).unwrap(), b"left");
+    let again = run(&words[..4]).expect_code(0);
+    again.expect_stdout(&["1 step imported with --trust-store before: left as it is, and not read"]);
+}
+
+#[test]
+fn the_reader_without_stepvault_computes_the_checksums_of_a_store() {
+    let (s3, gcs) = (StrictS3::start(), StrictGcs::start());
+    let places = [
+        (RemotePlace::of_s3(&s3), "s3", s3.objects(), "crc64nvme"),
+        (RemotePlace::of_gcs(&gcs), "gs", gcs.objects(), "crc32c"),
+    ];
+    for (remote, scheme, objects, checksum) in places {
+        remote.leave_object("old/run/step_7/weights.dat");
+        let url = format!("{scheme}://bucket/team/old/run");
+        let words = ["import", &url, "--quiet-time", "0s", "--trust-store", "--run", "grpo", "--remote"];
+        remote.stepvault(&[&words[..], &[&remote.remote]].concat()).expect_code(0);
+        let copy = remote.place.path("copy");
+        for key in objects.keys() {
+            write(&copy.join(&key), objects.body(&key).unwrap());
+        }
+        let manifest = copy.join("bucket/team/grpo/.stepvault/parts/000000000007.a1/import.json");
+        let manifest = std::fs::read_to_string(manifest).unwrap();
+        assert!(manifest.contains("\"format\":3") && manifest.contains(checksum), "{manifest}");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/read-store.py");
+        let line = format!("python3 {} file://$PWD/copy/bucket/team grpo", script.display());
+        remote.shell(&format!("{line} restored")).expect_code(0);
+        let restored = std::fs::read(remote.place.path("restored/step_7/weights.dat")).unwrap();
+        assert_eq!(restored, b"left");
+        write(&copy.join("bucket/team/old/run/step_7/weights.dat"), "lost");
+        remote
+            .shell(&format!("{line} again"))
+            .expect_code(1)
+            .expect_stderr(&["skipped 000000000007.a1: weights.dat: wrong size or ", checksum]);
+        assert!(!remote.place.path("again/step_7").exists());
+    }
+}
+
+#[test]
+fn a_directory_has_no_checksums_to_trust() {
+    let (place, _fixture) = filled();
+    place
+        .run_here(&["import", &url(&place), "--quiet-time", "0s", "--trust-store"])
+        .expect_one_error(2, &["cannot trust the store's checksums: file://", "a directory keeps none"])
+        .expect_hint("import without --trust-store");
+    assert!(!place.path("remote/demo").exists());
 }

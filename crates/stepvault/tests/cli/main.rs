@@ -65,6 +65,7 @@ mod support;
 mod sweeps;
 mod tiers;
 mod tls;
+mod traces;
 mod unnumbered;
 mod usage;
 mod watched;

@@ -1,4 +1,7 @@
-//! `--metrics-file`: what a command did, for the node exporter's collector of text files.
+//! `--metrics-file` and `--metrics-push`: what a command did, for the node exporter's collector of text files and for a
+//! Pushgateway.
+
+use stepvault_testkit::webhook::{WebhookAnswer, WebhookReceiver};
 
 use crate::support::{Place, damage};
 
@@ -55,4 +58,70 @@ fn a_file_that_cannot_be_written_changes_nothing_else() {
     place.push_steps(&[1]);
     let listed = place.run_here(&["list", "--metrics-file", "no/such/directory/metrics.prom"]).expect_code(0);
     listed.expect_stderr(&["warning: cannot write the metrics"]).expect_stdout(&["file-remote"]);
+}
+
+#[test]
+fn the_only_run_of_the_configuration_is_named_without_a_flag() {
+    let place = Place::new();
+    let remote = format!("[remote.main]\nurl = \"{}\"\n", place.remote());
+    place.write("stepvault.toml", format!("{remote}[run.\"demo/a\"]\n"));
+    place.run(&["list", "--metrics-file", "metrics.prom"]).expect_code(0);
+    assert_eq!(value(&place, "list", "exit_code", ""), "0");
+    // Of several runs, only an operation names its own.
+    place.write("stepvault.toml", format!("{remote}[run.\"demo/a\"]\n[run.b]\n"));
+    place.checkpoint("step_1", "x");
+    place.run(&["push", "checkpoints/step_1", "--run", "demo/a"]).expect_code(0);
+    place.run(&["runs", "--metrics-file", "metrics.prom"]).expect_code(0);
+    assert!(place.read("metrics.prom").contains("stepvault_command_exit_code{command=\"runs\"} 0\n"));
+}
+
+#[test]
+fn a_command_pushes_what_it_did_to_the_group_of_its_name_run_and_node() {
+    let (place, receiver) = (Place::new(), WebhookReceiver::start());
+    place.push_steps(&[1]);
+    let pushed = |words: &[&str], code| {
+        let push = ["--metrics-push", &receiver.url("/prefix/"), "--node", "node-0"];
+        place.run_here(&[words, &push].concat()).expect_code(code)
+    };
+    pushed(&["verify"], 0);
+    let [request] = receiver.requests().try_into().unwrap();
+    let path = "/prefix/metrics/job/stepvault/command/verify/run@base64/ZGVtby9h/node/node-0";
+    assert_eq!((request.method.as_str(), request.path.as_str()), ("PUT", path));
+    assert_eq!(request.headers["content-type"], "text/plain; version=0.0.4; charset=utf-8");
+    let exit_code = "stepvault_command_exit_code{command=\"verify\",run=\"demo/a\"} 0\n";
+    assert!(request.body.contains(exit_code), "{}", request.body);
+    for answer in [WebhookAnswer::Status(400), WebhookAnswer::Status(503), WebhookAnswer::Hang] {
+        receiver.answer_always(answer);
+        let outcome = pushed(&["restore", "--into", "other", "--step", "9"], 10);
+        outcome.expect_stderr(&["warning: cannot push the metrics: http://127.0.0.1:"]);
+    }
+}
+
+#[test]
+fn an_agent_pushes_its_last_metrics() {
+    let receiver = WebhookReceiver::start();
+    let configuration = |runs: &str| {
+        let place = Place::new();
+        let remote = format!("[remote.main]\nurl = \"{}\"\n[local]\ndirectory = \"vault\"\n", place.remote());
+        let agent = format!("[agent]\nmetrics-push = \"{}\"\n", receiver.url(""));
+        place.write("stepvault.toml", format!("{remote}{agent}{runs}"));
+        std::fs::create_dir(place.path("out")).unwrap();
+        place.save_into("out", "step_1");
+        place
+    };
+    let run = "[run.demo]\nwatch = \"out\"\ncomplete = \"rename\"\n";
+    let place = configuration(run);
+    place.run(&["agent", "--once", "--node", "node-0"]).expect_code(0);
+    let [request] = receiver.requests().try_into().unwrap();
+    assert_eq!(request.path, "/metrics/job/stepvault/run/demo/node/node-0");
+    assert!(request.body.contains("stepvault_sealed_steps_total{node=\"node-0\"} 1\n"), "{}", request.body);
+    // A drain pushes too, and does not wait for a Pushgateway that hangs.
+    receiver.answer_always(WebhookAnswer::Hang);
+    let place = configuration(&format!("{run}[run.other]\n"));
+    let mut agent = place.start_agent(&["--node", "node-0"], &[("STEPVAULT_AGENT_DRAIN_DEADLINE", "2s")]);
+    agent.wait_for_log("step 1 (attempt 1) is durable");
+    agent.signal(rustix::process::Signal::TERM);
+    agent.wait().expect_code(0).expect_stderr(&["warning: cannot push the metrics: http://127.0.0.1:"]);
+    let last = receiver.requests().pop().unwrap();
+    assert_eq!(last.path, "/metrics/job/stepvault/runs@base64/ZGVtbyxvdGhlcg==/node/node-0");
 }

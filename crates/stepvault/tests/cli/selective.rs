@@ -1,6 +1,7 @@
 //! Selective remotes, by the command line: `tier`, and what the other commands make of them.
 
 use serde_json::{Value, json};
+use stepvault_testkit::s3::StrictS3;
 
 use crate::support::{Place, assert_members, list};
 
@@ -73,7 +74,10 @@ fn selected_steps_are_copied_and_then_removed_where_they_came_from() {
     assert_eq!(std::fs::read_dir(place.path("cold")).unwrap().count(), 0);
 
     place.run(&["prune", "--tier", "remote"]).expect_code(0).expect_stdout(&["waits to be copied to cold"]);
-    assert_eq!(states(&place.document(0, &["tier"])), [(4, "skipped"), (3, "copied")]);
+    let tier = place.document(0, &["tier"]);
+    assert_eq!(states(&tier), [(4, "skipped"), (3, "copied")]);
+    let run = &tier["remotes"][0]["runs"][0];
+    assert_eq!(run["vault_bytes"], run["bytes"], "{run:#}");
     assert_eq!(states(&place.document(0, &["tier", "--all-runs"])), [(4, "skipped"), (3, "present")]);
     place.succeed(&["prune", "--tier", "remote"]);
     place.succeed(&["prune", "--tier", "local", "--keep-last", "1", "--local", ".stepvault"]);
@@ -121,4 +125,48 @@ fn what_cannot_be_copied_or_uploaded_is_refused_with_the_reason() {
     push(&place, [4]);
     assert!(!place.run(&["tier"]).is_success());
     place.run(&["prune", "--tier", "hot"]).expect_stdout(&["waits to be copied to cold"]);
+}
+
+#[test]
+fn a_selective_remote_alone_can_be_followed() {
+    let place = place(EVERY_THIRD);
+    push(&place, 1..=4);
+    let follow = ["follow", "--remote", "cold", "--into", "followed", "--once", "--timeout", "0s"];
+    place.run(&follow).expect_code(10);
+    place.succeed(&["tier"]);
+    place.run(&follow).expect_code(0).expect_stdout(&["000000000003.a1/step_3"]);
+    // With the remote that has every step, that one decides.
+    let both = ["follow", "--into", "all", "--once", "--timeout", "0s"];
+    place.run(&both).expect_code(0).expect_stdout(&["000000000004.a1/step_4"]);
+}
+
+#[test]
+fn a_listing_lists_each_remote_once_selective_or_not() {
+    let (place, server) = (Place::new(), StrictS3::start());
+    server.create_bucket("hot");
+    server.create_bucket("cold");
+    let url = |bucket| format!("s3://{bucket}?endpoint={}&region=us-east-1", server.endpoint());
+    let text = format!(
+        "[remote.hot]\nurl = \"{}\"\n[remote.cold]\nurl = \"{}\"\nfrom = \"hot\"\nselect.every-steps = 2\n\
+         [run.\"demo/a\"]\n",
+        url("hot"),
+        url("cold")
+    );
+    place.write("stepvault.toml", text);
+    let keys = [("AWS_ACCESS_KEY_ID", server.access_key()), ("AWS_SECRET_ACCESS_KEY", server.secret_key())];
+    let run = |arguments: &[&str]| place.command(arguments).envs(keys).run().expect_code(0);
+    for step in 1..=2 {
+        place.checkpoint(&format!("step_{step}"), "content");
+        run(&["push", &format!("checkpoints/step_{step}")]);
+    }
+    server.faults().clear_requests();
+    let listed = run(&["list"]);
+    listed.expect_stdout(&["hot, cold (planned)", "hot, cold (not selected)"]);
+    let requests = server.faults().requests();
+    for bucket in ["/hot/?", "/cold/?"] {
+        let of_commits =
+            |path: &str| path.starts_with(bucket) && path.contains("list-type=2") && path.contains("commits");
+        let count = requests.iter().filter(|request| of_commits(&request.path)).count();
+        assert_eq!(count, 1, "{bucket}: {requests:#?}");
+    }
 }

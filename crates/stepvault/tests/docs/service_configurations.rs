@@ -105,6 +105,12 @@ fn a_service_manager_waits_longer_than_an_agent_drains() {
         }
     }
     assert!(agents >= 7, "only {agents} agents were found");
+    // kustomize computes nothing: the overlay states the period beside its own configuration.
+    let overlay = read("config/kubernetes/overlay/kustomization.yaml");
+    let (_, patch) = overlay.split_once("terminationGracePeriodSeconds\n        value: ").unwrap();
+    let grace: u64 = patch.lines().next().unwrap().parse().unwrap();
+    let drain = drain_deadline(&read("config/kubernetes/overlay/stepvault.toml")).as_secs();
+    assert_eq!(grace, drain + 30.max(drain / 10), "the overlay");
 }
 
 /// How long an agent with this configuration drains.

@@ -14,7 +14,6 @@ use stepvault_formats::find::Extent;
 use stepvault_local::seal::{SealRequest, seal};
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::source::SourceFile;
-use stepvault_local::tree::Tree;
 use stepvault_local::vault::Vault;
 use tokio::time::Instant;
 
@@ -177,7 +176,7 @@ impl World {
             writer: stepvault_core::nodes::Writer::single_node(NodeName::new("node-0").unwrap()),
             checkpoint: ready.checkpoint.clone(),
             digest: stepvault_core::digest::DigestAlgorithm::Sha256,
-            expected: Some(Tree::clone(&ready.tree)),
+            expected: Some(Arc::clone(&ready.tree)),
             completes: None,
         };
         match seal(&self.vault, &request) {

@@ -138,14 +138,6 @@ const REFUSED_SECONDS: u64 = 15 * 60;
 
 const SET_CLOCK: &str = "set this machine's clock, by NTP if possible";
 
-/// Returns how far the store's clock is ahead of this machine's; negative if it is behind. `store` was read between
-/// `before` and `after`, and counts whole seconds.
-pub fn gap_seconds(store: Timestamp, before: Timestamp, after: Timestamp) -> i64 {
-    let ahead = store.seconds.saturating_sub(after.seconds);
-    let behind = before.seconds.saturating_sub(store.seconds.saturating_add(1));
-    if ahead > 0 { ahead } else { -behind.max(0) }
-}
-
 /// Returns the finding on a difference between the clocks for this kind of store.
 pub fn clock(remote: &RemoteSettings, gap_seconds: i64) -> Finding {
     let check = check("clock", remote).with("ahead_seconds", gap_seconds);
@@ -264,23 +256,6 @@ mod tests {
         assert_eq!(finding.measured, "cannot list objects (tried for 7 seconds)");
         assert_eq!(finding.remedy.as_deref(), Some("look at the proxy"));
         assert_eq!(Obstacle::of_kind(ErrorKind::Unreachable), Obstacle::Network);
-    }
-
-    fn gap(store: i64, before: i64, after: i64) -> i64 {
-        let at = Timestamp::from_seconds;
-        gap_seconds(at(store), at(before), at(after))
-    }
-
-    #[test]
-    fn a_clock_read_within_the_request_has_no_gap() {
-        for store in 99..=102 {
-            assert_eq!(gap(store, 100, 102), 0, "{store}");
-        }
-        assert_eq!(gap(103, 100, 102), 1);
-        assert_eq!(gap(98, 100, 102), -1);
-        assert_eq!(gap(3_702, 100, 102), 3_600);
-        assert_eq!(gap(i64::MIN, i64::MAX, i64::MAX), -i64::MAX, "no overflow");
-        assert_eq!(gap(i64::MAX, 0, 0), i64::MAX);
     }
 
     #[test]

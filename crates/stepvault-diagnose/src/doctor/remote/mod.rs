@@ -10,7 +10,7 @@ mod provider;
 mod speed;
 mod uploads;
 
-pub use self::access::{clock, credentials, gap_seconds, obstacle, unchecked_credentials};
+pub use self::access::{clock, credentials, obstacle, unchecked_credentials};
 pub use self::bucket::bucket;
 pub use self::guarantee::{Guarantee, attributes, guarantee, left_behind, out_of_time, takes_no_checksums};
 pub use self::product::product;

@@ -144,7 +144,7 @@ impl Agreement<'_> {
         let mut held: BTreeMap<StepId, Holders> = BTreeMap::new();
         for node in starting_nodes(self.remote, attempt).await? {
             let key = self.remote.keys.staged(attempt, &node);
-            let Some((report, _)) = self.remote.read_record::<StagedParts>(&key).await? else {
+            let Some(report) = self.remote.read_confirmed::<StagedParts>(&key).await? else {
                 continue;
             };
             for part in report.parts {

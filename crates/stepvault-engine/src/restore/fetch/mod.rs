@@ -181,7 +181,7 @@ async fn restore_part(shared: Arc<Shared>, file: Arc<FileRestore>, index: u32) -
             return Ok(());
         }
     };
-    let (range, _) = file.part(index)?;
+    let range = file.range(index)?;
     let bytes = range.end - range.start;
     let observer = &shared.context.observer;
     let first = shared.resolved.first_tier();

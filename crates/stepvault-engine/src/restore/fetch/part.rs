@@ -1,35 +1,36 @@
 //! Fetches one part of one file from the first source that has it valid.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::Bytes;
-use futures::StreamExt as _;
-use futures::stream::BoxStream;
 use parking_lot::Mutex;
-use stepvault_core::digest::ContentHasher;
+use stepvault_core::digest::{ContentHasher, PartHasher};
 use stepvault_core::manifest::FileEntry;
-use stepvault_core::{ContentDigest, Error, ErrorKind, Event, Result, Tier};
+use stepvault_core::{ContentDigest, Error, ErrorKind, Event, PartDigest, Result, Tier};
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::source::SourceFile;
 use stepvault_local::staging::{StagedFile, Staging};
 use stepvault_remote::payload::BLOCK_BYTES;
 
 use crate::blocking::blocking;
+use crate::remote_file::RangeBody;
 use crate::restore::candidates::{Faults, OrFaults};
 use crate::restore::request::RestoreContext;
 use crate::restore::resolve::{ResolvedStep, Source};
-use crate::tier::run_remote::{BodyRetries, RunRemote};
+use crate::tier::run_remote::RunRemote;
 
 /// Number of bytes that are hashed and written together. A larger batch would no longer fit in the cache.
 const BATCH_BYTES: usize = 512 << 10;
-/// Memory that a part in transfer holds of the budget: a batch, and the connection's read-ahead.
-const HELD_BYTES: usize = 2 * BATCH_BYTES;
 
 /// Writes part `index` of `file` into the staged file and verifies it; with the last part, the file becomes durable.
 /// Returns the tier that it was read from, `None` for what an interrupted restore left, and whether its file is now
 /// complete. Faults are returned if no source has it valid.
+///
+/// # Invariants
+/// L4: a remote has a part damaged only if it was read twice.
 ///
 /// # Errors
 /// When the disk that the step is restored to fails, or the restore is interrupted.
@@ -39,10 +40,13 @@ pub(super) async fn fetch_part(
     file: &Arc<FileRestore>,
     index: u32,
 ) -> Result<OrFaults<(Option<Tier>, bool)>> {
-    let (range, _) = file.part(index)?;
+    let range = file.range(index)?;
     let path = &file.entry.path;
-    let _held = context.budget.reserve(HELD_BYTES).await?;
-    if file.staging.resumes {
+    let length = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
+    // A batch, and the connection's read-ahead.
+    let _held = context.budget.reserve(2 * length.min(BATCH_BYTES)).await?;
+    // The checksum of a whole file proves no part of what is there.
+    if file.staging.resumes && file.entry.digests().is_some() {
         let writer = PartWriter::new(file, index)?;
         if let PartOutcome::Valid { file_is_done } = blocking(move || writer.verify_present()).await? {
             return Ok(Ok((None, file_is_done)));
@@ -60,7 +64,14 @@ pub(super) async fn fetch_part(
                 continue;
             }
             Source::Local(step) => read_local(step, file, writer).await?,
-            Source::Remote(remote) => read_remote(context, resolved, remote, file, writer).await?,
+            Source::Remote(remote) => {
+                let read = async |writer| read_remote(context, resolved, remote, file, writer).await;
+                match read(writer).await? {
+                    // The connection may have damaged it: one response proves nothing.
+                    PartOutcome::Wrong => read(PartWriter::new(file, index)?).await?,
+                    outcome => outcome,
+                }
+            }
         };
         match outcome {
             PartOutcome::Valid { file_is_done } => {
@@ -68,8 +79,13 @@ pub(super) async fn fetch_part(
             }
             PartOutcome::Wrong => {
                 let (start, end) = (range.start, range.end);
-                let damage = format!("{path}: bytes {start} to {end} differ from those saved");
-                faults.add_proven(&tier, damage);
+                let damage = match file.entry.trusted_checksum() {
+                    None => format!("bytes {start} to {end} differ from those saved"),
+                    Some(checksum) => {
+                        format!("its bytes do not have the {checksum} with which it was imported")
+                    }
+                };
+                faults.add_proven(&tier, format!("{path}: {damage}"));
             }
             PartOutcome::Unreadable(error) => faults.add(&tier, error)?,
         }
@@ -108,68 +124,29 @@ async fn read_remote(
     {
         return Ok(PartOutcome::Unreadable(error));
     }
-    let mut breaks = BodyRetries::default();
-    while !writer.missing.is_empty() {
-        let before = writer.missing.clone();
-        let stream = match remote.store.read(&key, Some(before.clone())).await {
-            Ok(stream) => stream,
-            // Opening is retried by the store; an error that gets here has exhausted the retries.
-            Err(error) => {
-                let error = remote.confirmed(&key, None, error).await;
-                return Ok(PartOutcome::Unreadable(error));
-            }
-        };
-        let broken;
-        (writer, broken) = receive(context, remote, &key, stream, writer).await?;
-        if let Some(error) = broken
-            && let Err(error) = breaks.wait(error, writer.missing != before).await
-        {
-            return Ok(PartOutcome::Unreadable(error));
-        }
-    }
-    blocking(move || writer.verify()).await
-}
-
-/// Writes the body of one response. Returns the error with which the body broke off, if it did.
-async fn receive(
-    context: &RestoreContext,
-    remote: &RunRemote,
-    key: &str,
-    mut stream: BoxStream<'static, Result<Bytes>>,
-    mut writer: PartWriter,
-) -> Result<(PartWriter, Option<Error>)> {
-    let missing = writer.missing.clone();
-    let mut left = missing.end - missing.start;
-    let fault = |kind, what: &str| Error::new(kind, what).on(remote.describe(key));
-    let too_many = || fault(ErrorKind::Damaged, "a store sent more bytes than requested");
-    let mut broken = None;
-    while left > 0 && broken.is_none() {
+    let mut body = RangeBody::new(&remote.store, &key, writer.missing.clone());
+    loop {
         let (mut pieces, mut batch_bytes) = (Vec::new(), 0);
-        while batch_bytes < BATCH_BYTES && left > 0 && broken.is_none() {
-            match stream.next().await {
-                Some(Ok(piece)) if piece.len() as u64 > left => return Ok((writer, Some(too_many()))),
-                Some(Ok(piece)) => {
-                    left -= piece.len() as u64;
+        while batch_bytes < BATCH_BYTES {
+            match body.next().await {
+                Ok(Some(piece)) => {
                     batch_bytes += piece.len();
                     pieces.push(piece);
                 }
-                Some(Err(error)) => broken = Some(error),
-                None => broken = Some(fault(ErrorKind::Unreachable, "a read ended before its last byte")),
+                Ok(None) => break,
+                Err(error) => {
+                    let error = remote.confirmed(&key, None, error).await;
+                    return Ok(PartOutcome::Unreadable(error));
+                }
             }
         }
-        // The connection is reused only after its end was seen. After the last byte, only the digest counts.
-        if left == 0
-            && let Some(Ok(more)) = stream.next().await
-            && !more.is_empty()
-        {
-            return Ok((writer, Some(too_many())));
+        if batch_bytes == 0 {
+            break;
         }
-        if !pieces.is_empty() {
-            writer = blocking(move || writer.write_all(&pieces)).await?;
-            context.observer.on_event(&Event::BytesMoved { tier: &remote.tier, bytes: batch_bytes as u64 });
-        }
+        writer = blocking(move || writer.write_all(&pieces)).await?;
+        context.observer.on_event(&Event::BytesMoved { tier: &remote.tier, bytes: batch_bytes as u64 });
     }
-    Ok((writer, broken))
+    blocking(move || writer.verify()).await
 }
 
 // Streams one file part into its staged file, hashing as it writes while the data is still in the processor's cache.
@@ -196,31 +173,46 @@ pub(super) enum PartOutcome {
 pub(super) struct PartWriter {
     file: Arc<FileRestore>,
     staged: Option<Arc<StagedFile>>,
-    hasher: ContentHasher,
+    proof: PartProof,
+    index: u32,
     range: Range<u64>,
     missing: Range<u64>,
-    expected: ContentDigest,
+}
+
+/// What will prove a file part whose bytes stream by.
+#[derive(Debug)]
+enum PartProof {
+    /// Its own digest.
+    Digest(ContentHasher, ContentDigest),
+    /// Together with the file's other parts, the checksum of the file.
+    OfFile(Box<PartHasher>),
+}
+
+impl PartProof {
+    fn update(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Digest(hasher, _) => hasher.update(bytes),
+            Self::OfFile(hasher) => hasher.update(bytes),
+        }
+    }
 }
 
 impl PartWriter {
     /// Starts part `index` with no bytes written.
     pub(super) fn new(file: &Arc<FileRestore>, index: u32) -> Result<Self> {
-        let (range, expected) = file.part(index)?;
-        Ok(Self {
-            file: Arc::clone(file),
-            staged: None,
-            hasher: ContentHasher::new(expected.algorithm()),
-            missing: range.clone(),
-            range,
-            expected,
-        })
+        let range = file.range(index)?;
+        let proof = match file.entry.part_digest(index) {
+            Some(expected) => PartProof::Digest(ContentHasher::new(expected.algorithm()), expected),
+            None => PartProof::OfFile(Box::new(PartHasher::new(file.entry.algorithm()))),
+        };
+        Ok(Self { file: Arc::clone(file), staged: None, proof, index, missing: range.clone(), range })
     }
 
     /// Writes the next bytes, no more than are missing.
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         let staged =
             if let Some(staged) = &self.staged { staged } else { self.staged.insert(self.file.open()?) };
-        self.hasher.update(bytes);
+        self.proof.update(bytes);
         staged.write_at(self.missing.start, bytes)?;
         self.missing.start += bytes.len() as u64;
         Ok(())
@@ -254,18 +246,27 @@ impl PartWriter {
             if !staged.read_at(self.missing.start, &mut block[..length])? {
                 return Ok(PartOutcome::Wrong);
             }
-            self.hasher.update(&block[..length]);
+            self.proof.update(&block[..length]);
             self.missing.start += length as u64;
         }
         self.verify()
     }
 
-    /// Compares the digest, once nothing is missing.
+    /// Compares the digest, once nothing is missing; for a file that has only a checksum, that of the file once its last part
+    /// is written.
     pub(super) fn verify(self) -> Result<PartOutcome> {
-        if self.hasher.finish() != self.expected {
+        let part = match self.proof {
+            PartProof::Digest(hasher, expected) => {
+                if hasher.finish() != expected {
+                    return Ok(PartOutcome::Wrong);
+                }
+                None
+            }
+            PartProof::OfFile(hasher) => Some((self.index, hasher.finish())),
+        };
+        let Some(file_is_done) = self.file.count_part(part)? else {
             return Ok(PartOutcome::Wrong);
-        }
-        let file_is_done = self.file.count_valid_part()?;
+        };
         // A file that is done was synced.
         if let (false, Some(staged)) = (file_is_done, &self.staged) {
             staged.start_writeback(&self.range);
@@ -288,6 +289,8 @@ pub(super) struct FileRestore {
     staging: Arc<Staging>,
     staged: Mutex<Option<Arc<StagedFile>>>,
     remaining: AtomicU32,
+    /// The digests of the parts that are written, if the file has only a checksum.
+    written: Mutex<BTreeMap<u32, PartDigest>>,
 }
 
 impl FileRestore {
@@ -298,16 +301,13 @@ impl FileRestore {
             staging: Arc::clone(staging),
             staged: Mutex::default(),
             remaining: AtomicU32::new(part_count),
+            written: Mutex::default(),
         }
     }
 
-    /// Returns the range of part `index` in the file, and its digest.
-    pub(super) fn part(&self, index: u32) -> Result<(Range<u64>, ContentDigest)> {
-        let digest =
-            self.entry.parts_content.get(index as usize).ok_or_else(|| {
-                Error::new(ErrorKind::Damaged, "a part without a digest").on(&self.entry.path)
-            })?;
-        Ok((self.entry.parts()?.range(index), *digest))
+    /// Returns the range of part `index` in the file.
+    pub(super) fn range(&self, index: u32) -> Result<Range<u64>> {
+        Ok(self.entry.parts()?.range(index))
     }
 
     /// Returns the staged file, opened once for all parts.
@@ -321,12 +321,22 @@ impl FileRestore {
         Ok(Arc::clone(staged.insert(Arc::new(opened))))
     }
 
-    /// Counts a valid part; makes the file durable after the last. Returns whether it was the last.
-    pub(super) fn count_valid_part(&self) -> Result<bool> {
+    /// Counts a part that is valid, or that the file's checksum will prove, with its index and digest; makes the file durable
+    /// after the last. Returns whether it was the last, or `None` if the file turned out to have another checksum.
+    pub(super) fn count_part(&self, part: Option<(u32, PartDigest)>) -> Result<Option<bool>> {
+        if let Some((index, digest)) = part {
+            self.written.lock().insert(index, digest);
+        }
         let is_last = self.remaining.fetch_sub(1, Ordering::AcqRel) == 1;
         if is_last {
+            let parts: Vec<PartDigest> = self.written.lock().values().copied().collect();
+            if part.is_some() && self.entry.first_difference(&parts).is_some() {
+                // The part is not valid after all.
+                self.remaining.fetch_add(1, Ordering::AcqRel);
+                return Ok(None);
+            }
             self.open()?.finish(self.entry.mode, self.entry.mtime)?;
         }
-        Ok(is_last)
+        Ok(Some(is_last))
     }
 }

@@ -20,6 +20,7 @@ use stepvault_formats::tree::{EntryKind, OpenFile, Tree};
 use stepvault_local::handoff::HandoffDirectory;
 use stepvault_local::staging::Staging;
 use stepvault_local::survey::SurveyFiles;
+use stepvault_local::tree::absolute;
 use stepvault_local::vault::Vault;
 
 use super::plan::RestorePlan;
@@ -329,9 +330,7 @@ fn move_what_is_in_the_way(
     vault: Option<&Vault>,
     from_scratch: bool,
 ) -> Result<Vec<MovedAside>> {
-    let path = std::path::absolute(directory).map_err(|error| {
-        Error::new(ErrorKind::Usage, "not a path").on(directory.display()).caused_by(error)
-    })?;
+    let path = absolute(directory)?;
     let profile = options.profile.as_deref();
     let start = FirstStart {
         directory: &path.to_string_lossy(),

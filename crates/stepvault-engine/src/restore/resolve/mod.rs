@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use stepvault_core::codec::encode;
+use stepvault_core::codec::sha256_of;
 use stepvault_core::include::IncludeFilter;
 use stepvault_core::keys::FileKeys;
 use stepvault_core::links::check_links;
@@ -17,7 +17,7 @@ use super::candidates::{Candidate, Faults};
 use super::request::{Parts, Restore, RestoreContext, RestoreRequest, Target};
 use crate::blocking::blocking;
 use crate::local_digest::ensure_manifest;
-use crate::tier::catalog::{read_commit, read_manifests};
+use crate::tier::catalog::manifests_of;
 use crate::tier::run_remote::RunRemote;
 
 /// A tier that holds the step consistently.
@@ -134,7 +134,7 @@ pub(super) async fn resolve(restore: Restore<'_>, candidate: Candidate) -> Resul
     let (id, mut faults) = (candidate.id, candidate.faults);
     let mut versions = Vec::new();
     for remote in candidate.remotes {
-        match remote_manifests(&remote, id).await {
+        match manifests_of(&remote, id).await {
             Ok(manifests) => add_remote(&mut versions, manifests, Source::Remote(remote)),
             Err(error) => faults.add(&remote.tier, error)?,
         }
@@ -171,7 +171,10 @@ pub(super) async fn resolve(restore: Restore<'_>, candidate: Candidate) -> Resul
         let best = best.cloned().collect();
         match merge(id, &parts.map_err(|error| error.on(id))?, version.sources, identity) {
             Ok(step) => resolved.push_back(include(request, ResolvedStep { best, ..step })?),
-            Err(error) => faults.proven.push(error.to_string()),
+            Err(error) => {
+                faults.is_damaged = true;
+                faults.proven.push(error.to_string());
+            }
         }
     }
     Ok(Resolution { versions: resolved, faults })
@@ -205,16 +208,11 @@ async fn local_manifest(context: &RestoreContext, step: &SealedStep) -> Result<P
     blocking(move || ensure_manifest(&step, observer.as_ref())).await
 }
 
-async fn remote_manifests(remote: &RunRemote, id: StepId) -> Result<Vec<PartManifest>> {
-    let commit = read_commit(remote, id).await?;
-    read_manifests(remote, &commit).await
-}
-
 /// Identifies what the request restores of a version.
 fn identity(request: &RestoreRequest, manifests: &[PartManifest]) -> Result<String> {
     let mut digests = Vec::new();
     for manifest in manifests {
-        digests.extend_from_slice(Sha256Digest::of(&encode(manifest)?).as_bytes());
+        digests.extend_from_slice(sha256_of(manifest)?.as_bytes());
     }
     let digest = Sha256Digest::of(&digests);
     Ok(format!("{digest}\n{}\n{}", request.parts, request.include.join("\n")))

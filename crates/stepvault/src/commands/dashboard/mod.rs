@@ -1,5 +1,6 @@
 //! `dashboard`: serves a page that shows every run.
 
+mod change;
 mod page;
 pub(super) mod snapshot;
 
@@ -12,6 +13,7 @@ use stepvault_agent::http::{TlsAcceptor, Token, serve, tls_acceptor};
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use self::page::{Feed, Guard};
@@ -149,7 +151,8 @@ impl Dashboard {
     }
 }
 
-/// Serves a dashboard beside another command, on a thread of its own, and says where.
+/// Serves a dashboard beside another command, on a thread of its own, and says where. Await what it returns before the runtime
+/// ends.
 ///
 /// # Errors
 /// As [`Dashboard::open`].
@@ -159,15 +162,9 @@ pub(super) async fn beside(
     settings: Settings,
     output: &Output,
     end: CancellationToken,
-) -> Result<()> {
+) -> Result<JoinHandle<()>> {
     let dashboard = Dashboard::open(listen, protection, settings).await?;
     output.line(&dashboard.place());
     let runtime = Handle::current();
-    let thread = std::thread::Builder::new().name("dashboard".to_owned());
-    let serve = move || runtime.block_on(dashboard.serve(end));
-    let started = thread.spawn(serve);
-    started.map_err(|error| {
-        Error::new(ErrorKind::Failed, "cannot start the dashboard's thread").caused_by(error)
-    })?;
-    Ok(())
+    Ok(tokio::task::spawn_blocking(move || runtime.block_on(dashboard.serve(end))))
 }

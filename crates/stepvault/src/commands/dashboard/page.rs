@@ -1,7 +1,7 @@
 //! The page, its content as JSON, and who may read them.
 
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::Router;
@@ -19,7 +19,8 @@ use stepvault_core::document::Document;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::snapshot::Collector;
+use super::change::Change;
+use super::snapshot::{Collector, DashboardDocument};
 
 const PAGE: &str = include_str!("page.html");
 /// Stands in the page where the word belongs that allows its own script and style.
@@ -30,6 +31,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 const WATCHED_FOR: Duration = Duration::from_secs(20);
 /// How long a first answer may take: a remote may be slow.
 const FIRST_WITHIN: Duration = Duration::from_mins(1);
+const UNWRITABLE: &str = "cannot write the content of the dashboard";
 /// The cookie that carries the token.
 const COOKIE: &str = "stepvault-token";
 
@@ -43,8 +45,27 @@ pub(super) struct Feed {
 /// Content that is served.
 #[derive(Debug)]
 struct Published {
-    version: u64,
-    json: Bytes,
+    document: DashboardDocument,
+    /// The whole of it, written when it is first asked for.
+    json: OnceLock<Option<Bytes>>,
+    /// What is new in it, for those who have the content before.
+    change: String,
+}
+
+impl Published {
+    fn after(before: Option<&Self>, document: DashboardDocument) -> serde_json::Result<Self> {
+        let before = before.map(|before| &before.document);
+        let change = serde_json::to_string(&Change::between(before, &document)?)?;
+        Ok(Self { document, json: OnceLock::new(), change })
+    }
+
+    fn json(&self) -> Option<Bytes> {
+        let written = self.json.get_or_init(|| {
+            let json = serde_json::to_vec(&Document::new(&self.document));
+            json.inspect_err(|error| tracing::warn!(%error, "{UNWRITABLE}")).ok().map(Bytes::from)
+        });
+        written.clone()
+    }
 }
 
 impl Feed {
@@ -54,15 +75,12 @@ impl Feed {
 
     /// Collects the content for as long as somebody watches, and pauses otherwise.
     pub(super) async fn collect(&self, mut collector: Collector) {
-        let mut version = 0;
         loop {
-            let document = Document::new(collector.collect().await);
-            match serde_json::to_string(&document) {
-                Ok(json) => {
-                    version += 1;
-                    self.latest.send_replace(Some(Arc::new(Published { version, json: json.into() })));
-                }
-                Err(error) => tracing::warn!(%error, "cannot write the content of the dashboard"),
+            let document = collector.collect().await;
+            let before = self.latest.borrow().clone();
+            match Published::after(before.as_deref(), document) {
+                Ok(published) => drop(self.latest.send_replace(Some(Arc::new(published)))),
+                Err(error) => tracing::warn!(%error, "{UNWRITABLE}"),
             }
             tokio::time::sleep(LOOK_INTERVAL).await;
             while self.watched.lock().elapsed() > WATCHED_FOR {
@@ -83,14 +101,15 @@ impl Feed {
         first.clone()
     }
 
-    /// Returns the version of each new content.
-    fn versions(self) -> impl Stream<Item = Result<Event, Infallible>> {
+    /// Returns what is new in each content. A client that is too slow for one of them gets the next, which applies to another
+    /// content than it has.
+    fn changes(self) -> impl Stream<Item = Result<Event, Infallible>> {
         let latest = self.latest.subscribe();
         stream::unfold((self, latest), |(feed, mut latest)| async move {
             feed.watch();
             latest.changed().await.ok()?;
-            let version = latest.borrow_and_update().as_ref().map_or(0, |published| published.version);
-            Some((Ok(Event::default().data(version.to_string())), (feed, latest)))
+            let published = latest.borrow_and_update().clone()?;
+            Some((Ok(Event::default().data(&published.change)), (feed, latest)))
         })
     }
 }
@@ -131,16 +150,14 @@ async fn page(State(feed): State<Feed>, headers: HeaderMap) -> Response {
 }
 
 async fn content(State(feed): State<Feed>) -> Response {
-    match feed.latest().await {
-        Some(published) => {
-            ([(header::CONTENT_TYPE, "application/json")], published.json.clone()).into_response()
-        }
+    match feed.latest().await.and_then(|published| published.json()) {
+        Some(json) => ([(header::CONTENT_TYPE, "application/json")], json).into_response(),
         None => (StatusCode::SERVICE_UNAVAILABLE, "the tiers have not answered yet\n").into_response(),
     }
 }
 
 async fn events(State(feed): State<Feed>) -> impl axum::response::IntoResponse {
-    Sse::new(feed.versions()).keep_alive(KeepAlive::default())
+    Sse::new(feed.changes()).keep_alive(KeepAlive::default())
 }
 
 /// Lets a client in that has the token. A browser gets it with the URL that was printed, and keeps it in a cookie.

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use stepvault_core::config::LinkPolicy;
 use stepvault_core::file_parts::refusal_ahead;
-use stepvault_core::retention::KeepRules;
-use stepvault_core::{Clock as _, RemoteName, Result, Tier};
+use stepvault_core::retention::{KeepRules, Selection};
+use stepvault_core::{Clock as _, RemoteName, RemoteSettings, Result, Tier};
 use stepvault_diagnose::estimate::{
     MAX_SAVES, Named as _, Part, Saves, Saving, TierRules, VaultCopy, Written, held, of_steps, saving,
+    selected,
 };
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::inspect::InspectRequest;
@@ -31,7 +32,8 @@ const SOME_REMOTE: &str = "remote";
 struct Rules {
     local: KeepRules,
     remote: KeepRules,
-    remotes: Vec<RemoteName>,
+    /// The remotes, each with what selects its steps if it is a selective one.
+    remotes: Vec<(RemoteName, Option<Selection>)>,
 }
 
 /// Adds both to the document. `overwritten_by` is the profile of a framework that may overwrite finished files, which
@@ -85,7 +87,7 @@ pub(super) fn add(
         &held_before,
         arguments.trainer_keep,
         links,
-        rules.remotes.len() as u64,
+        rules.remotes.iter().filter(|(_, selection)| selection.is_none()).count() as u64,
         arguments.through_tmpdir,
     )?;
     document.saving = Some(SavingDocument { vault: links.name(), saving: peak });
@@ -110,10 +112,13 @@ fn run(
         let steps = held(saves, first.bytes, local)?.len() as u64;
         tiers.push(TierDocument::of(Tier::Local.to_string(), steps, first, peak)?);
     }
-    for name in &rules.remotes {
+    for (name, selection) in &rules.remotes {
         let tier = Tier::Remote(name.clone());
         let remote = TierRules { tier: &tier, rules: &rules.remote, ..local };
-        let steps = held(saves, step.bytes()?, remote)?.len() as u64;
+        let steps = match selection {
+            Some(selection) => selected(saves, step.bytes()?, selection)?,
+            None => held(saves, step.bytes()?, remote)?.len() as u64,
+        };
         tiers.push(TierDocument::of(name.to_string(), steps, step.on_remote()?, None)?);
     }
     Ok(RunDocument {
@@ -126,16 +131,14 @@ fn run(
 fn rules(arguments: &TierArguments, settings: &Settings, notes: &mut Vec<String>) -> Result<Rules> {
     let mut note = |text: &str| notes.push(text.to_owned());
     let config = &settings.config;
-    let (mut local, mut remote, remotes): (_, _, Vec<RemoteName>) = if let Ok(run) = settings.run() {
+    let (mut local, mut remote, remotes) = if let Ok(run) = settings.run() {
         let remotes = settings.remotes(&run);
-        let names = remotes.into_iter().map(|remote| remote.name).collect();
-        (run.keep_local, run.keep_remote, names)
+        (run.keep_local, run.keep_remote, remotes)
     } else {
         if config.runs.len() > 1 {
             note("several runs are configured: the general [keep] rules apply; select one with --run");
         }
-        let names = config.remotes.iter().map(|remote| remote.name.clone()).collect();
-        (config.keep_local.clone(), config.keep_remote.clone(), names)
+        (config.keep_local.clone(), config.keep_remote.clone(), config.remotes.clone())
     };
     let only_last = |last| KeepRules { last: Some(last), ..KeepRules::default() };
     if let Some(keep) = arguments.keep {
@@ -159,12 +162,17 @@ fn rules(arguments: &TierArguments, settings: &Settings, notes: &mut Vec<String>
     if !local.best.is_empty() || !remote.best.is_empty() {
         note("the oldest steps are assumed to be the best, so that rules for the best keep the most steps");
     }
-    let remotes = if remotes.is_empty() {
+    if remotes.iter().any(RemoteSettings::is_selective) {
+        note(
+            "of a selective remote, the steps count that its rules select at the end: what they selected before, and was \
+             copied, stays there as well",
+        );
+    }
+    let mut remotes: Vec<_> = remotes.into_iter().map(|remote| (remote.name, remote.selection)).collect();
+    if remotes.is_empty() {
         note("no remote is given: one is assumed, because without remotes the vault evicts no step");
-        vec![RemoteName::new(SOME_REMOTE)?]
-    } else {
-        remotes
-    };
+        remotes.push((RemoteName::new(SOME_REMOTE)?, None));
+    }
     Ok(Rules { local, remote, remotes })
 }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::process::Signal;
+use stepvault_core::follow::FollowRules;
 use stepvault_core::{Error, ErrorKind, Result, StepId};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -72,6 +73,11 @@ impl CommandEnd {
 }
 
 impl FollowArguments {
+    /// Returns which steps are followed.
+    pub(super) fn rules(&self) -> FollowRules {
+        FollowRules { every: self.every, each: self.all }
+    }
+
     /// Returns the command for a step.
     pub(super) fn command_line(&self, id: StepId, path: &Path, is_captured: bool) -> CommandLine {
         let (step, attempt) = (id.step.number().to_string(), id.attempt.number().to_string());

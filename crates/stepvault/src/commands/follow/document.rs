@@ -40,7 +40,7 @@ pub(in crate::commands) enum FollowEvent {
 /// One event of `follow`. Each is printed on a line of its own.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub(in crate::commands) struct FollowDocument {
-    /// What happened.
+    /// What happened. An error that ends the command is another document, `error`, with the event `error`.
     pub(super) event: FollowEvent,
     /// The run.
     pub(super) run: RunName,

@@ -4,7 +4,7 @@ mod command;
 mod document;
 mod observer;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,21 +13,21 @@ use std::time::Duration;
 use clap::Args;
 use parking_lot::Mutex;
 use stepvault_agent::pause::{LONGEST, Pause, longest_pause};
-use stepvault_core::follow::{FollowRules, NextStep, next_step};
+use stepvault_core::follow::{NextStep, next_step};
 use stepvault_core::include::IncludeFilter;
 use stepvault_core::{Error, ErrorKind, RemoteName, Result, StepId};
 use stepvault_engine::blocking;
 use stepvault_engine::follow::{
-    DurableSteps, FollowedStep, durable_steps, is_final, is_removed, restore_followed,
+    DurableSteps, FollowRequest, FollowedStep, Unfollowed, durable_steps, restore_followed, unfollowed,
 };
-use stepvault_engine::restore::RestoreContext;
-use stepvault_engine::restore::RestorePlan;
+use stepvault_engine::restore::{RestoreContext, RestorePlan, ThawOptions};
 use stepvault_local::follow_directory::{FollowDirectory, LATEST};
+use stepvault_remote::store::ThawSpeed;
 use tokio::time::Instant;
 
 use super::restore::restore_context;
 use super::run::signals::{Signals, run_as_init};
-use crate::arguments::values::{duration, interval};
+use crate::arguments::values::{duration, interval, thaw_speed};
 use crate::context::{DefaultVault, Settings, Tiers, hint_for_unknown_run};
 use crate::exit_code::ExitCode;
 use crate::interrupt;
@@ -62,6 +62,8 @@ pub(crate) struct FollowArguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     every: Option<u64>,
     /// Follow every step, the oldest first, instead of the newest that waits
+    ///
+    /// An older step that becomes durable after a newer one is followed then.
     #[arg(long)]
     all: bool,
     /// Number of restored steps that stay in DIR
@@ -78,6 +80,11 @@ pub(crate) struct FollowArguments {
     /// Then it exits: with 0 if it has followed a step, 10 if there was none, and 12 if no remote answered.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     timeout: Option<Duration>,
+    /// Request archived objects of a step, which takes minutes to days and is charged: expedited, standard or bulk
+    ///
+    /// The step is tried again until they are readable. Without this flag, somebody else has to request them.
+    #[arg(long, value_name = "SPEED", value_parser = thaw_speed)]
+    thaw: Option<ThawSpeed>,
     /// How often a command that failed is run again for the same step
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(..=100))]
     retries: u32,
@@ -178,6 +185,10 @@ struct Follower<'a> {
 
 impl Follower<'_> {
     async fn follow(&mut self, signals: &mut Signals) -> Result<ExitCode> {
+        // One that was stopped before it removed a step is to go on; a step that waits may be an older one.
+        if self.waiting_placed().await?.is_empty() {
+            self.remove_older().await?;
+        }
         loop {
             let unread = self.confirmations.as_ref().map(Confirmations::ended).unwrap_or_default();
             let next = tokio::select! {
@@ -266,14 +277,24 @@ impl Follower<'_> {
     /// Lists the durable steps once, and returns the step to follow.
     async fn next_durable(&mut self) -> Result<Option<NextStep>> {
         let followed = self.directory.lock().followed().clone();
-        let mut durable = durable_steps(&self.tiers.remotes, followed.finished).await;
+        let rules = self.arguments.rules();
+        let is_waiting = |id| followed.is_waiting(id, rules);
+        let mut durable = durable_steps(&self.tiers.remotes, is_waiting).await;
         self.report_unreachable(&mut durable)?;
-        let directory = Arc::clone(&self.directory);
-        // One that was restored before this process started is followed even if it was removed since.
-        let placed = blocking(move || directory.lock().placed_steps()).await?;
-        durable.ids.extend(placed.into_iter().filter(|id| Some(*id) > followed.finished));
-        let rules = FollowRules { every: self.arguments.every, each: self.arguments.all };
+        durable.ids.extend(self.waiting_placed().await?);
         Ok(next_step(&durable.ids, &followed, rules))
+    }
+
+    /// Returns the steps that were restored and are not finished. They are followed even if they were removed since.
+    async fn waiting_placed(&self) -> Result<BTreeSet<StepId>> {
+        let (directory, rules) = (Arc::clone(&self.directory), self.arguments.rules());
+        blocking(move || {
+            let directory = directory.lock();
+            let mut placed = directory.placed_steps()?;
+            placed.retain(|id| directory.followed().is_waiting(*id, rules));
+            Ok(placed)
+        })
+        .await
     }
 
     /// Waits for a step to follow; `None` if none appeared in time.
@@ -317,7 +338,7 @@ impl Follower<'_> {
 
     /// Reports once that there is no step yet.
     async fn report_waiting(&mut self) -> Result<()> {
-        let is_new = self.directory.lock().followed().finished.is_none() && self.failing.is_empty();
+        let is_new = self.directory.lock().followed().newest().is_none() && self.failing.is_empty();
         if !is_new || std::mem::replace(&mut self.is_waiting, true) {
             return Ok(());
         }
@@ -360,8 +381,14 @@ impl Follower<'_> {
         let observer = Arc::new(PlaceObserver { inner: self.tiers.observer(), directory });
         let context = RestoreContext { observer, ..restore_context(self.tiers) };
         let run = self.tiers.run_name();
-        let include = &self.arguments.include;
-        let restored = restore_followed(&context, &self.directory, run, id, include).await;
+        let patience = Duration::ZERO;
+        let request = FollowRequest {
+            run: run.clone(),
+            id,
+            include: self.arguments.include.clone(),
+            thaw: self.arguments.thaw.map(|speed| ThawOptions { speed, patience }),
+        };
+        let restored = restore_followed(&context, &self.directory, request).await;
         let FollowedStep { path, report } = match restored {
             Ok(restored) => restored,
             Err(error) => return self.not_restored(id, error).await.map(|()| None),
@@ -378,7 +405,7 @@ impl Follower<'_> {
             ..self.document(FollowEvent::Restored, Some(id))
         })?;
         let (directory, pointed) = (Arc::clone(&self.directory), path.clone());
-        if !blocking(move || directory.lock().point_to(&pointed)).await? {
+        if !blocking(move || directory.lock().point_to(id, &pointed)).await? {
             let link = self.directory.lock().path().join(LATEST);
             let text = format!("{} is not a link of this command, and is left as it is", link.display());
             self.session.output.warn(&text);
@@ -392,14 +419,17 @@ impl Follower<'_> {
         if is_ours {
             return Err(error);
         }
-        let mut reason = error.text_with_hint();
-        let is_gone = is_removed(&self.tiers.remotes, id).await;
-        if is_gone || is_final(&error) {
-            if is_gone {
+        // What was requested is tried again: the hint of a restore does not apply.
+        let is_requested = error.kind() == ErrorKind::Archived && self.arguments.thaw.is_some();
+        let mut reason = if is_requested { error.to_string() } else { error.text_with_hint() };
+        let outcome = unfollowed(&self.tiers.remotes, id, &error).await;
+        if outcome != Unfollowed::Unknown {
+            if outcome == Unfollowed::Removed {
                 reason = format!("it was removed from a remote meanwhile: {error}");
+            } else {
+                let directory = Arc::clone(&self.directory);
+                blocking(move || directory.lock().skip(id)).await?;
             }
-            let directory = Arc::clone(&self.directory);
-            blocking(move || directory.lock().skip(id)).await?;
             let skipped = self.document(FollowEvent::Skipped, Some(id));
             return self.report(&FollowDocument { reason: Some(reason), ..skipped });
         }
@@ -429,13 +459,16 @@ impl Follower<'_> {
             return Ok(acted);
         }
         self.finished += 1;
+        let (directory, rules) = (Arc::clone(&self.directory), self.arguments.rules());
+        blocking(move || directory.lock().finish(id, rules)).await?;
+        self.remove_older().await?;
+        Ok(acted)
+    }
+
+    /// Removes the followed steps but the newest ones that are to be kept.
+    async fn remove_older(&self) -> Result<()> {
         let (directory, keep) = (Arc::clone(&self.directory), self.arguments.keep as usize);
-        let removed = blocking(move || {
-            let mut directory = directory.lock();
-            directory.finish(id)?;
-            directory.remove_older(keep)
-        });
-        for step in removed.await? {
+        for step in blocking(move || directory.lock().remove_older(keep)).await? {
             let left = "it holds files that were changed, or that this command did not put there";
             self.report(&FollowDocument {
                 path: Some(step.path),
@@ -443,7 +476,7 @@ impl Follower<'_> {
                 ..self.document(FollowEvent::Removed, Some(step.id))
             })?;
         }
-        Ok(acted)
+        Ok(())
     }
 
     /// Runs the command, again if it fails.

@@ -338,6 +338,7 @@ mod tests {
                 reasons: vec!["main: damaged".to_owned()],
                 unread: false,
                 demoted: false,
+                damaged: true,
             }],
             unreachable: Vec::new(),
             given_up: Vec::new(),

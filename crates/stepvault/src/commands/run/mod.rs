@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use super::drain::left_undone;
 use super::notify::notifier;
 use super::push::hold_exclusive;
-use super::restore::NodesArguments;
+use super::restore::{ArchiveArguments, NodesArguments};
 use crate::arguments::values::checked;
 use crate::context::Tiers;
 use crate::exit_code::ExitCode;
@@ -85,6 +85,8 @@ pub(crate) struct RunArguments {
     #[arg(long)]
     no_pointer: bool,
     #[command(flatten)]
+    archive: ArchiveArguments,
+    #[command(flatten)]
     nodes: NodesArguments,
     /// Start the trainer even if checkpoints exist, or may exist, but none could be restored
     #[arg(long)]
@@ -127,8 +129,15 @@ async fn train(
     let (mut note, lock) = StartNote::begin(tiers).await?;
     let restoring = async {
         let held = hold_exclusive(tiers, Purpose::Train, LEASE_PATIENCE).await?;
-        let restored = prepare(session, arguments, &place, tiers, &note, notifier).await?;
-        Ok((held, restored))
+        match restore_step(session, arguments, &place, tiers, &note, notifier).await {
+            Err(error) if arguments.start_anyway => {
+                let message = format!("the trainer is started without a restored step: {error}");
+                session.output.warn(&message);
+                Ok((held, None))
+            }
+            Err(error) => Err(refused(error)),
+            Ok(restored) => Ok((held, restored)),
+        }
     };
     let restored = tokio::select! {
         restored = restoring => restored,
@@ -160,26 +169,6 @@ async fn train(
         held.release().await;
     }
     Ok(ExitCode::Trainer(ended?.code()))
-}
-
-/// Restores a step, and applies `--start-anyway` if that fails.
-async fn prepare(
-    session: &Session,
-    arguments: &RunArguments,
-    place: &Place,
-    tiers: &Tiers,
-    note: &StartNote,
-    notifier: &Notifier,
-) -> Result<Option<RestoredStep>> {
-    match restore_step(session, arguments, place, tiers, note, notifier).await {
-        Err(error) if arguments.start_anyway => {
-            let message = format!("the trainer is started without a restored step: {error}");
-            session.output.warn(&message);
-            Ok(None)
-        }
-        Err(error) => Err(refused(error)),
-        restored => restored,
-    }
 }
 
 /// Runs the agent from the trainer's start to the end of the drain.

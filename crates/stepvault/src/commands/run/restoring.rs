@@ -75,6 +75,7 @@ pub(super) async fn restore_step(
         handoff: Some(handoff_options(tiers, arguments.profile.clone(), arguments.no_pointer)?),
         demoted,
         allow_older: arguments.allow_older,
+        thaw: arguments.archive.options(),
         ..arguments.nodes.request(tiers, Target::Into(place.directory.clone()))
     };
     let report = match restore(&restore_context(tiers), &request).await {

@@ -192,6 +192,7 @@ impl Serving {
         let remotes = open_remotes(&self.config, &observer).await?;
         let mut options =
             AgentOptions::from_config(&self.config, self.writer.clone(), attempt(None)?, remotes, false)?;
+        options.traces = self.output.traces().cloned();
         // `run` records the starts of the trainer, and the agent belongs to them.
         options.lifecycle.restart_loop = None;
         options.lifecycle.invocation.clone_from(&self.invocation);

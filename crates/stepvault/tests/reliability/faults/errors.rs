@@ -130,20 +130,24 @@ fn sweep(operation: &Operation, failure: Failure, settings: Settings) -> Tally {
     tally
 }
 
-fn sweep_all(failure: Failure, names: &[&str]) {
+fn sweep_all(failure: Failure, names: &[&'static str]) {
     let Some(settings) = settings("tracing") else {
         return;
     };
     sweep_each(names, |operation| vec![sweep(operation, failure, settings)]);
 }
 
-const WRITERS: [&str; 6] = [
+const WRITERS: [&str; 10] = [
     "push to file://",
     "push to S3",
     "agent --once to file://",
     "restore from file://",
     "prune on file://",
     "commit",
+    "copy to file://",
+    "tier to file://",
+    "follow from file://",
+    "import on file://",
 ];
 
 #[test]

@@ -65,7 +65,7 @@ fn sweep(operation: &Operation, settings: Settings) -> Tally {
     tally
 }
 
-fn sweep_all(names: &[&str]) {
+fn sweep_all(names: &[&'static str]) {
     let Some(settings) = settings("tracing") else {
         return;
     };
@@ -79,7 +79,12 @@ fn a_push_killed_anywhere_is_finished_by_the_next() {
 
 #[test]
 fn a_copy_killed_anywhere_is_finished_by_the_next() {
-    sweep_all(&["copy to file://"]);
+    sweep_all(&["copy to file://", "copy to S3", "tier to file://"]);
+}
+
+#[test]
+fn a_follower_killed_anywhere_leaves_whole_steps_and_the_next_goes_on() {
+    sweep_all(&["follow from file://", "follow from S3"]);
 }
 
 #[test]

@@ -50,7 +50,7 @@ fn syncs_a_new_name(sites: &[Site], index: usize) -> bool {
         && !sites[before..index].iter().any(|other| other.about == site.about)
 }
 
-fn sweep_all(name: &str) {
+fn sweep_all(name: &'static str) {
     let Some(settings) = settings("tracing") else {
         return;
     };

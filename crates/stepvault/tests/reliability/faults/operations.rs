@@ -8,7 +8,7 @@ use stepvault_testkit::process::TestCommand;
 use stepvault_testkit::tree::{FileTree, files_below, read_tree, write_tree};
 
 use crate::faults::check::Harm;
-use crate::faults::world::{FILES, RUN, SMALL, SOUND, World};
+use crate::faults::world::{FILES, RUN, SMALL, SOUND, Store, World};
 
 /// A command, with its world.
 pub(crate) struct Operation {
@@ -17,6 +17,8 @@ pub(crate) struct Operation {
     pub(crate) order: TestCommand,
     /// How many runs it needs until it has nothing left to do.
     pub(crate) times: usize,
+    /// The codes with which a run ends that finishes what another one began.
+    pub(crate) ends_with: &'static [i32],
     /// Whether it concerns steps on tiers.
     pub(crate) has_tiers: bool,
     /// Whether it may remove steps.
@@ -26,60 +28,47 @@ pub(crate) struct Operation {
     pub(crate) at_the_end: fn(&World) -> Result<(), Harm>,
 }
 
-/// The names of the operations that `of` makes.
-pub(crate) const NAMES: [&str; 16] = [
-    "push to file://",
-    "push to S3",
-    "agent --once to file://",
-    "restore from file://",
-    "restore from S3",
-    "restore --replace",
-    "prune on file://",
-    "prune on S3",
-    "gc on file://",
-    "stage",
-    "commit",
-    "restore from the vault",
-    "verify on file://",
-    "prune of the vault",
-    "copy to file://",
-    "import on file://",
-];
-
 #[allow(clippy::unnecessary_wraps, reason = "it stands where others fail")]
 fn nothing(_: &World) -> Result<(), Harm> {
     Ok(())
 }
 
 /// Makes an operation in `root`.
-pub(crate) fn of(name: &str, root: &Path) -> Operation {
-    match name {
-        "push to file://" => push(NAMES[0], World::with_directory(root, &FILES)),
-        "push to S3" => push(NAMES[1], World::with_s3(root, &FILES)),
+pub(crate) fn of(name: &'static str, root: &Path) -> Operation {
+    let directory = |files| World::with_directory(root, files);
+    let operation = match name {
+        "push to file://" => push(directory(&FILES)),
+        "push to S3" => push(World::with_s3(root, &FILES)),
         "agent --once to file://" => agent(root),
-        "restore from file://" => restore(NAMES[3], World::with_directory(root, &SMALL)),
-        "restore from S3" => restore(NAMES[4], World::with_s3(root, &FILES)),
+        "restore from file://" => restore(directory(&SMALL)),
+        "restore from S3" => restore(World::with_s3(root, &FILES)),
         "restore --replace" => replace(root),
-        "prune on file://" => prune(NAMES[6], World::with_directory(root, &SMALL)),
-        "prune on S3" => prune(NAMES[7], World::with_s3(root, &SMALL)),
+        "prune on file://" => prune(directory(&SMALL)),
+        "prune on S3" => prune(World::with_s3(root, &SMALL)),
         "gc on file://" => gc(root),
         "stage" => stage(root),
         "commit" => commit(root),
         "restore from the vault" => restore_from_vault(root),
         "verify on file://" => verify(root),
         "prune of the vault" => prune_of_vault(root),
-        "copy to file://" => copy(root),
+        "copy to file://" => copy(directory(&FILES)),
+        "copy to S3" => copy(World::with_s3(root, &FILES)),
+        "tier to file://" => tier(root),
+        "follow from file://" => follow(directory(&SMALL)),
+        "follow from S3" => follow(World::with_s3(root, &FILES)),
         "import on file://" => import(root),
         name => panic!("no operation is called {name:?}"),
-    }
+    };
+    Operation { name, ..operation }
 }
 
-fn operation(name: &'static str, world: World, order: TestCommand) -> Operation {
+fn operation(world: World, order: TestCommand) -> Operation {
     Operation {
-        name,
+        name: "",
         world,
         order,
         times: 1,
+        ends_with: &[0],
         has_tiers: true,
         removes: false,
         always: nothing,
@@ -88,11 +77,11 @@ fn operation(name: &'static str, world: World, order: TestCommand) -> Operation 
 }
 
 /// Pushes the third step of a run.
-fn push(name: &'static str, world: World) -> Operation {
+fn push(world: World) -> Operation {
     world.have(&[1, 2]);
     world.write(3);
     let order = world.push(3);
-    Operation { at_the_end: no_temporaries, ..operation(name, world, order) }
+    Operation { at_the_end: no_temporaries, ..operation(world, order) }
 }
 
 /// Runs an agent with two steps to seal and upload, and old ones to remove from both tiers.
@@ -110,24 +99,94 @@ fn agent(root: &Path) -> Operation {
     );
     fs::write(world.root.join("agent.toml"), configuration).unwrap();
     let order = world.order(["agent", "--once", "--json", "--config", "agent.toml"]);
-    Operation { removes: true, at_the_end: no_temporaries, ..operation(NAMES[2], world, order) }
+    Operation { removes: true, at_the_end: no_temporaries, ..operation(world, order) }
+}
+
+/// Makes a copy of what is on the world's remote so far, and leaves that empty. Returns the copy's URL.
+fn moved_away(world: &World) -> String {
+    let old = world.root.join("old");
+    let moved = format!("old=file://{}", old.display());
+    let ran = world.order(["copy", "--run", RUN, "--from", &world.remote(), "--to", &moved]).run();
+    assert_eq!(ran.code, 0, "{ran:?}");
+    match &world.store {
+        Store::Directory(path) => {
+            fs::remove_dir_all(path).unwrap();
+            fs::create_dir(path).unwrap();
+        }
+        store => store.objects().with(std::collections::BTreeMap::clear),
+    }
+    for vault in [&world.vault, &world.root.join(".stepvault")] {
+        fs::remove_dir_all(vault).unwrap();
+    }
+    moved
 }
 
 /// Copies the rest of a run whose first step was copied before.
-fn copy(root: &Path) -> Operation {
-    let world = World::with_directory(root, &FILES);
+fn copy(world: World) -> Operation {
     world.have(&[1, 2, 3]);
-    let (target, source) = (root.join("live/disk"), root.join("live/old"));
-    fs::rename(&target, &source).unwrap();
-    fs::create_dir(&target).unwrap();
-    fs::remove_dir_all(&world.vault).unwrap();
-    let from = format!("old=file://{}", source.display());
+    let from = moved_away(&world);
     let order = world
         .order(["copy", "--run", RUN, "--from", &from, "--to", &world.remote(), "--local"])
         .with([&world.vault]);
     let ran = order.clone().with(["--step", "1"]).run();
     assert_eq!(ran.code, 0, "{ran:?}");
-    Operation { at_the_end: no_temporaries, ..operation(NAMES[14], world, order) }
+    Operation { at_the_end: no_temporaries, ..operation(world, order) }
+}
+
+/// Copies to a selective remote the two steps that its rules select.
+fn tier(root: &Path) -> Operation {
+    let world = World::with_directory(root, &FILES);
+    world.have(&[1, 2, 3, 4]);
+    let (from, to, vault) = (moved_away(&world), world.remote(), world.vault.to_str().unwrap().to_owned());
+    let url = |remote: &str| remote.split_once('=').unwrap().1.to_owned();
+    let configuration = format!(
+        "format = 1\n[local]\ndirectory = {vault:?}\n[remote.old]\nurl = {:?}\n[remote.store]\nurl = {:?}\nfrom = \
+         \"old\"\nselect.every-steps = 2\n[run.{RUN:?}]\n",
+        url(&from),
+        url(&to)
+    );
+    fs::write(world.root.join("tier.toml"), configuration).unwrap();
+    let order = world.order(["tier", "--run", RUN, "--config", "tier.toml"]);
+    Operation { at_the_end: no_temporaries, ..operation(world, order) }
+}
+
+/// Follows three steps, of which the last two stay.
+fn follow(world: World) -> Operation {
+    world.have(&[1, 2, 3]);
+    let words = ["follow", "--run", RUN, "--into", "followed", "--all", "--keep", "2", "--timeout", "0s"];
+    let order = world.order(words).with(["--remote", &world.remote()]);
+    Operation {
+        // Also if it has followed all of them before it was killed.
+        ends_with: &[0, 10],
+        always: |world| followed(world, &[]),
+        at_the_end: |world| followed(world, &[2, 3]),
+        ..operation(world, order)
+    }
+}
+
+/// Checks that the followed steps are whole, or absent unless they are `needed`, and that the link leads to a whole one.
+fn followed(world: &World, needed: &[u64]) -> Result<(), Harm> {
+    let directory = world.root.join("followed");
+    let path = |step: u64| directory.join(format!("{step:012}.a1/step_{step}"));
+    // The first one is removed file by file once the third is there.
+    let is_going = path(3).exists();
+    for step in [1, 2, 3].into_iter().filter(|step| *step > 1 || !is_going) {
+        let is_needed = needed.contains(&step);
+        if (path(step).exists() || is_needed) && read_tree(&path(step)) != world.step(step) {
+            let harm = if is_needed { Harm::Stuck } else { Harm::Torn };
+            return Err(harm(format!("{} is not whole", path(step).display())));
+        }
+    }
+    if !needed.is_empty() && directory.join("000000000001.a1").exists() {
+        return Err(Harm::Stuck("the first step is not removed".to_owned()));
+    }
+    match fs::read_link(directory.join("latest")) {
+        Ok(target) if (1..=3).all(|step| read_tree(&directory.join(&target)) != world.step(step)) => {
+            Err(Harm::Torn(format!("latest leads to {}, which is not whole", target.display())))
+        }
+        Err(_) if !needed.is_empty() => Err(Harm::Stuck("there is no link to the newest step".to_owned())),
+        _ => Ok(()),
+    }
 }
 
 /// Imports two steps that another program has written beside the run's own.
@@ -146,11 +205,11 @@ fn import(root: &Path) -> Operation {
             let is_whole = objects == world.step(1).len() + world.step(2).len();
             if is_whole { Ok(()) } else { Err(Harm::Lost(format!("{objects} objects of others are left"))) }
         },
-        ..operation(NAMES[15], world, order)
+        ..operation(world, order)
     }
 }
 
-fn restore(name: &'static str, world: World) -> Operation {
+fn restore(world: World) -> Operation {
     world.have(&[1, 2, 3]);
     let into = world.root.join("got");
     let vault = world.root.join("new-vault");
@@ -161,20 +220,20 @@ fn restore(name: &'static str, world: World) -> Operation {
     Operation {
         always: |world| whole(world, &[]),
         at_the_end: |world| whole(world, &[world.step(3)]),
-        ..operation(name, world, order)
+        ..operation(world, order)
     }
 }
 
 /// Restores from the node's own copy, which must stay intact.
 fn restore_from_vault(root: &Path) -> Operation {
-    let new = restore(NAMES[11], World::with_directory(root, &SMALL));
+    let new = restore(World::with_directory(root, &SMALL));
     let order = new.world.on_vault(["restore", "--into", "got"]);
     Operation { order, ..new }
 }
 
 /// Restores to a target whose name is already used by something else.
 fn replace(root: &Path) -> Operation {
-    let mut new = restore(NAMES[5], World::with_directory(root, &SMALL));
+    let mut new = restore(World::with_directory(root, &SMALL));
     write_tree(&new.world.root.join("got/step_3"), &new.world.step(99));
     new.order = new.order.with(["--replace"]);
     new.always = |world| match whole(world, &[world.step(99), world.step(3)]) {
@@ -199,10 +258,10 @@ fn whole(world: &World, others: &[FileTree]) -> Result<(), Harm> {
     Err(Harm::Torn(format!("the target holds {:?}", there.keys())))
 }
 
-fn prune(name: &'static str, world: World) -> Operation {
+fn prune(world: World) -> Operation {
     world.have(&[1, 2, 3, 4, 5]);
     let order = world.on_run(["prune", "--keep-last", "2"]);
-    Operation { removes: true, ..operation(name, world, order) }
+    Operation { removes: true, ..operation(world, order) }
 }
 
 /// Verifies both tiers, to the last byte.
@@ -210,14 +269,14 @@ fn verify(root: &Path) -> Operation {
     let world = World::with_directory(root, &SMALL);
     world.have(&[1, 2, 3]);
     let order = world.on_run(["verify", "--deep", "--json"]);
-    operation(NAMES[12], world, order)
+    operation(world, order)
 }
 
 fn prune_of_vault(root: &Path) -> Operation {
     let world = World::with_directory(root, &SMALL);
     world.have(&[1, 2, 3, 4, 5]);
     let order = world.on_run(["prune", "--tier", "local", "--keep-last", "2"]);
-    Operation { removes: true, ..operation(NAMES[13], world, order) }
+    Operation { removes: true, ..operation(world, order) }
 }
 
 /// Runs gc on the data of a step without its commit, which one run has seen already, and on a file that is not
@@ -243,7 +302,7 @@ fn gc(root: &Path) -> Operation {
             let orphans: Vec<_> = world.keys().into_iter().filter(|key| key.contains("/step_3/")).collect();
             if orphans.is_empty() { Ok(()) } else { Err(Harm::Stuck(format!("orphans stay: {orphans:?}"))) }
         },
-        ..operation(NAMES[8], world, order)
+        ..operation(world, order)
     }
 }
 
@@ -261,7 +320,7 @@ fn stage(root: &Path) -> Operation {
             }
             committed(world, true)
         },
-        ..operation(NAMES[9], world, order)
+        ..operation(world, order)
     }
 }
 
@@ -274,7 +333,7 @@ fn commit(root: &Path) -> Operation {
         has_tiers: false,
         always: |world| committed(world, false),
         at_the_end: |world| committed(world, true),
-        ..operation(NAMES[10], world, order)
+        ..operation(world, order)
     }
 }
 

@@ -17,13 +17,15 @@ use crate::faults::tracer::{Fault, Plan, Scope, Traced, trace};
 
 const ERRORS: [Errno; 5] = [Errno::ESTALE, Errno::EIO, Errno::ETIMEDOUT, Errno::ENOTCONN, Errno::EACCES];
 
-const READERS: [&str; 6] = [
+const READERS: [&str; 8] = [
     "restore from file://",
     "restore from the vault",
     "verify on file://",
     "prune on file://",
     "gc on file://",
     "prune of the vault",
+    "copy to file://",
+    "follow from file://",
 ];
 
 /// Checks that a command did not treat a failed read as damage.
@@ -46,6 +48,9 @@ fn judged(operation: &Operation, failed: &Traced) -> Result<(), Harm> {
     }
     if is_restore && ran.code == 0 && operation.world.read_restored(3) != operation.world.step(3) {
         return Err(Harm::Lost(format!("an older step was taken in silence: {ran:?}")));
+    }
+    if operation.name.starts_with("follow") && ran.stderr.contains("is skipped") {
+        return Err(Harm::Lost(format!("a sound step is not followed any more: {ran:?}")));
     }
     if operation.name.starts_with("verify") && ran.stdout.contains("\"sound\": false") {
         return Err(Harm::Lost(format!("a sound copy is called damaged: {ran:?}")));

@@ -123,9 +123,7 @@ fn check(
             let size_bytes = usize::try_from(file.part_size_bytes).unwrap();
             let parts: Vec<PartDigest> = bytes.chunks(size_bytes).map(PartDigest::of).collect();
             let digest = FileDigest::from_parts(&parts);
-            if (digest.size_bytes, digest.content, digest.crc32c)
-                != (file.size_bytes, file.content, file.crc32c)
-            {
+            if Some(digest) != file.digest() {
                 return Err(format!("{key} holds other bytes than {} lists", part.node));
             }
         }
