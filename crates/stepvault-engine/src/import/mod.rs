@@ -75,8 +75,6 @@ pub struct StepToImport {
     pub path: String,
     /// Bytes of its files.
     pub bytes: u64,
-    /// Bytes of the files of which an import takes the store's checksum; it reads all others.
-    pub trusted_bytes: u64,
     /// Number of its files.
     pub files: u64,
     /// About how many requests it takes.
@@ -410,7 +408,6 @@ impl Planning<'_> {
             id: StepId::new(Attempt::FIRST, number),
             path: found.path.clone(),
             bytes: sizes().sum(),
-            trusted_bytes: 0,
             files,
             requests: parts + lists + RECORD_REQUESTS,
             identity,

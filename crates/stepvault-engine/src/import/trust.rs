@@ -84,7 +84,6 @@ impl StepToImport {
             let Some(head) = head else { continue };
             let Some((checksum, version)) = head.checksum.of_whole().zip(head.info.version) else { continue };
             self.requests = self.requests.saturating_sub(FileParts::of(head.info.size_bytes)?.count().into());
-            self.trusted_bytes += head.info.size_bytes;
             self.trusted.insert(path, TrustedObject { checksum, version });
         }
         Ok(())
@@ -92,7 +91,12 @@ impl StepToImport {
 
     /// Returns how many of its bytes an import reads.
     pub fn read_bytes(&self) -> u64 {
-        self.bytes.saturating_sub(self.trusted_bytes)
+        self.bytes.saturating_sub(self.trusted_bytes())
+    }
+
+    /// Returns the bytes of the files of which an import takes the store's checksum; it reads all others.
+    pub fn trusted_bytes(&self) -> u64 {
+        self.trusted.keys().filter_map(|path| self.tree.file_size_bytes(path.as_str())).sum()
     }
 
     /// Returns how many of its files are not read.

@@ -106,7 +106,7 @@ async fn is_trusted_and_restored(rig: &Rig, checksum: &str) {
     let plan = imported(rig).await;
     let bytes: u64 = FILES.iter().map(|(_, bytes)| *bytes as u64).sum();
     let step = &plan.steps[0];
-    assert_eq!((step.read_bytes(), step.trusted_bytes, step.trusted_files()), (0, bytes, 3));
+    assert_eq!((step.read_bytes(), step.trusted_bytes(), step.trusted_files()), (0, bytes, 3));
     let manifest = manifest(&rig.remotes[0]).await;
     for file in &manifest.files {
         let trusted = file.trusted_checksum().unwrap().to_string();
@@ -217,7 +217,7 @@ async fn an_object_without_a_usable_checksum_is_read() {
         }
     });
     let plan = imported(&rig).await;
-    assert_eq!((plan.steps[0].trusted_bytes, plan.steps[0].trusted_files()), (70_000, 1));
+    assert_eq!((plan.steps[0].trusted_bytes(), plan.steps[0].trusted_files()), (70_000, 1));
     let manifest = manifest(&rig.remotes[0]).await;
     let trusted: Vec<&str> = manifest
         .files

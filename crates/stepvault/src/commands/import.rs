@@ -162,7 +162,7 @@ pub(crate) async fn run(session: &Session, arguments: ImportArguments) -> Result
         dry_run: arguments.dry_run,
         framework: plan.framework.clone(),
         read_bytes: plan.steps.iter().map(StepToImport::read_bytes).sum(),
-        trusted_bytes: plan.steps.iter().map(|step| step.trusted_bytes).sum(),
+        trusted_bytes: plan.steps.iter().map(StepToImport::trusted_bytes).sum(),
         requests: plan.steps.iter().map(|step| step.requests).sum(),
         steps: Vec::new(),
         left: plan.left.iter().map(LeftDocument::of).collect(),

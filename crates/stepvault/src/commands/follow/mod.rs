@@ -133,12 +133,10 @@ pub(crate) async fn run(session: &Session, arguments: FollowArguments) -> Result
         confirmations: arguments.confirm.then(Confirmations::listen).transpose()?,
         arguments: &arguments,
         directory: Arc::new(Mutex::new(directory)),
-        failing: BTreeMap::new(),
-        pause: Pause::default(),
+        answers: Answers::default(),
         delay: Pause::default(),
         delayed: None,
         waiting_since: None,
-        has_answer: false,
         is_waiting: false,
         finished: 0,
         failed: 0,
@@ -165,22 +163,28 @@ struct Follower<'a> {
     arguments: &'a FollowArguments,
     directory: Arc<Mutex<FollowDirectory>>,
     confirmations: Option<Confirmations>,
-    /// The remotes that did not answer the last time, each with what was told of it.
-    failing: BTreeMap<RemoteName, Error>,
-    /// How long to wait for remotes that did not answer.
-    pause: Pause,
+    answers: Answers,
     /// How long to wait for the step that could not be restored.
     delay: Pause,
     /// The step that could not be restored the last time, and why.
     delayed: Option<(StepId, Error)>,
     /// Since when a new step is waited for.
     waiting_since: Option<Instant>,
-    /// Whether any remote has answered.
-    has_answer: bool,
     /// Whether it was told that there is no step yet.
     is_waiting: bool,
     finished: u64,
     failed: u64,
+}
+
+/// Which remotes answer.
+#[derive(Default)]
+struct Answers {
+    /// The remotes that did not answer the last time, each with what was told of it.
+    failing: BTreeMap<RemoteName, Error>,
+    /// How long to wait for them.
+    pause: Pause,
+    /// Whether any remote has ever answered.
+    has_any: bool,
 }
 
 impl Follower<'_> {
@@ -261,8 +265,8 @@ impl Follower<'_> {
         if let Some((_, error)) = self.delayed.take() {
             return Err(error);
         }
-        if !self.has_answer {
-            let error = self.failing.pop_first().map(|(_, error)| error);
+        if !self.answers.has_any {
+            let error = self.answers.failing.pop_first().map(|(_, error)| error);
             return Err(error.unwrap_or_else(|| {
                 Error::new(ErrorKind::Unreachable, "no remote answered in time")
                     .hint("give a longer --timeout")
@@ -325,11 +329,11 @@ impl Follower<'_> {
                 return Ok(None);
             }
             let interval = tokio::time::sleep(self.arguments.interval.min(left));
-            if self.failing.is_empty() {
+            if self.answers.failing.is_empty() {
                 interval.await;
             } else {
                 tokio::select! {
-                    () = self.pause.wait() => {}
+                    () = self.answers.pause.wait() => {}
                     () = tokio::time::sleep(left) => {}
                 }
             }
@@ -338,7 +342,7 @@ impl Follower<'_> {
 
     /// Reports once that there is no step yet.
     async fn report_waiting(&mut self) -> Result<()> {
-        let is_new = self.directory.lock().followed().newest().is_none() && self.failing.is_empty();
+        let is_new = self.directory.lock().followed().newest().is_none() && self.answers.failing.is_empty();
         if !is_new || std::mem::replace(&mut self.is_waiting, true) {
             return Ok(());
         }
@@ -352,20 +356,21 @@ impl Follower<'_> {
             .into_iter()
             .map(|(remote, error)| (remote.name().clone(), error))
             .collect();
-        let before = std::mem::replace(&mut self.failing, now);
-        self.has_answer |= self.failing.len() < self.tiers.remotes.len();
-        match self.failing.values().map(longest_pause).max() {
-            Some(longest) => self.pause.failed(longest, None),
-            None => self.pause.clear(),
+        let before = std::mem::replace(&mut self.answers.failing, now);
+        self.answers.has_any |= self.answers.failing.len() < self.tiers.remotes.len();
+        match self.answers.failing.values().map(longest_pause).max() {
+            Some(longest) => self.answers.pause.failed(longest, None),
+            None => self.answers.pause.clear(),
         }
-        for (remote, error) in self.failing.iter().filter(|(remote, _)| !before.contains_key(*remote)) {
+        for (remote, error) in self.answers.failing.iter().filter(|(remote, _)| !before.contains_key(*remote))
+        {
             self.report(&FollowDocument {
                 remote: Some(remote.clone()),
                 reason: Some(error.text_with_hint()),
                 ..self.document(FollowEvent::Unreachable, None)
             })?;
         }
-        for remote in before.into_keys().filter(|remote| !self.failing.contains_key(remote)) {
+        for remote in before.into_keys().filter(|remote| !self.answers.failing.contains_key(remote)) {
             self.report(&FollowDocument {
                 remote: Some(remote),
                 ..self.document(FollowEvent::Reachable, None)

@@ -63,8 +63,8 @@ fn report(outcome: &Outcome) -> String {
     let violation =
         outcome.violation.as_ref().map_or_else(|| "nothing is broken".to_owned(), ToString::to_string);
     format!(
-        "seed {}: {violation}\n{}\nall of its trace: {} ({kept:?})\nonce more: STEPVAULT_SIMULATION_SEED={} cargo test -p \
-         stepvault-engine --test simulation every_promise",
+        "seed {}: {violation}\n{}\nall of its trace: {} ({kept:?})\nonce more: STEPVAULT_SIMULATION_SEED={} cargo test \
+         --test simulation every_promise",
         outcome.seed,
         outcome.lines[last..].join("\n"),
         path.display(),
@@ -151,24 +151,28 @@ fn a_seed_is_replayed_exactly() {
     assert_ne!(simulate(1, None).digest, simulate(2, None).digest);
 }
 
+/// Returns the first seed that breaks a promise, and which. `known` found the bug before, and is tried first.
+fn find_bug(bug: Bug, known: u64) -> Option<(u64, Violation)> {
+    let others = (0..SEEDS_FOR_A_BUG).filter(|seed| *seed != known);
+    std::iter::once(known).chain(others).find_map(|seed| Some((seed, simulate(seed, Some(bug)).violation?)))
+}
+
 #[test]
 fn each_planted_bug_is_found_by_the_check_of_its_promise() {
-    let mut wrong = Vec::new();
     let one = std::env::var("STEPVAULT_SIMULATION_BUG").ok();
     let is_wanted = |bug: Bug| one.as_ref().is_none_or(|one| *one == format!("{bug:?}"));
-    for (bug, promise) in BUGS.into_iter().filter(|(bug, _)| is_wanted(*bug)) {
-        let found = (0..SEEDS_FOR_A_BUG).find_map(|seed| {
-            let violation = simulate(seed, Some(bug)).violation?;
-            Some((seed, violation))
-        });
-        match found {
-            Some((seed, violation)) => {
-                eprintln!("{bug:?}: seed {seed}: {violation}");
-                if violation.promise != promise {
-                    wrong.push(format!("{bug:?} was to break {promise}; seed {seed}: {violation}"));
-                }
-            }
-            None => wrong.push(format!("{bug:?} was not found in {SEEDS_FOR_A_BUG} seeds")),
+    let mut wrong = Vec::new();
+    for (bug, promise, known) in BUGS.into_iter().filter(|(bug, ..)| is_wanted(*bug)) {
+        let Some((seed, violation)) = find_bug(bug, known) else {
+            wrong.push(format!("{bug:?} was not found in {SEEDS_FOR_A_BUG} seeds"));
+            continue;
+        };
+        eprintln!("{bug:?}: seed {seed}: {violation}");
+        if seed != known {
+            eprintln!("{bug:?}: BUGS should name seed {seed} and not {known}, which takes longer");
+        }
+        if violation.promise != promise {
+            wrong.push(format!("{bug:?} was to break {promise}; seed {seed}: {violation}"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
