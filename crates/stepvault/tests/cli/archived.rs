@@ -136,8 +136,8 @@ fn run_and_follow_request_archived_objects_too() {
     let mut follower = scene
         .command(&["follow", "--into", "followed", "--once", "--interval", "1s", "--thaw", "standard"])
         .start();
-    follower.wait_until("the request", || scene.requested() == 2);
-    scene.server.finish_thaws();
+    follower.wait_until("the requests", || scene.server.finish_thaws() == 2);
+    assert_eq!(scene.requested(), 2);
     follower.wait().expect_code(0);
     assert!(scene.place.path("followed/000000000002.a1/step_2").exists());
 }
