@@ -94,22 +94,33 @@ impl Passing {
 /// The parts of a session that are passed on at once.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
-    under_way: Mutex<usize>,
+    taken: Mutex<Taken>,
     changed: Notify,
 }
+
+#[derive(Debug, Default)]
+struct Taken {
+    under_way: usize,
+    ended: usize,
+}
+
+/// Number of parts that are passed on at once in the beginning; each that ends lets one more begin. More at once only fill the
+/// buffers of their connections where the network is fast, and are reached soon where each request is slow.
+const FIRST_TURNS: usize = 32;
 
 /// One of them.
 #[derive(Debug)]
 pub(super) struct Turn(Arc<Turns>);
 
 impl Turns {
-    /// Waits for a turn. `may_begin` says whether one more may begin beside so many; the first one always may.
+    /// Waits for a turn. `may_begin` says whether one more may begin beside so many; if there are none, it always may.
     pub(super) async fn take(self: &Arc<Self>, may_begin: impl Fn(usize) -> bool) -> Turn {
         loop {
             {
-                let mut under_way = self.under_way.lock();
-                if *under_way == 0 || may_begin(*under_way) {
-                    *under_way += 1;
+                let mut taken = self.taken.lock();
+                let under_way = taken.under_way;
+                if under_way == 0 || under_way < FIRST_TURNS + taken.ended && may_begin(under_way) {
+                    taken.under_way += 1;
                     // More may have become possible than the one that has ended.
                     self.changed.notify_one();
                     return Turn(Arc::clone(self));
@@ -122,7 +133,10 @@ impl Turns {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        *self.0.under_way.lock() -= 1;
+        let mut taken = self.0.taken.lock();
+        taken.under_way -= 1;
+        taken.ended += 1;
+        drop(taken);
         self.0.changed.notify_one();
     }
 }
@@ -153,6 +167,21 @@ mod tests {
         assert!(poll!(&mut fourth).is_pending());
         drop(second);
         let _fourth = fourth.await;
+    }
+
+    #[tokio::test]
+    async fn each_part_that_ends_lets_one_more_begin() {
+        let turns = Arc::new(Turns::default());
+        let next = || Box::pin(turns.take(|_| true));
+        let mut first = Vec::new();
+        for _ in 0..FIRST_TURNS {
+            first.push(next().await);
+        }
+        assert!(poll!(&mut next()).is_pending());
+        drop(first.pop());
+        // In its place, and one more.
+        let (_second, _third) = (next().await, next().await);
+        assert!(poll!(&mut next()).is_pending());
     }
 
     #[tokio::test]
